@@ -13,18 +13,19 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._fit import SavedFit, damaged, paired_gain, read_state, stratified_folds
+from calibrant.calibration._fit import Record, SavedFit, damaged, paired_gain, read_state, stratified_folds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import Floats, Places
 from calibrant.metrics._confidence import brier_score, expected_calibration_error, log_loss
 from calibrant.metrics._validation import as_numbers, check_confidence, check_confidence_correct
 
 KIND = "confidence calibrator"
 VERSION = 1
-_Floats = NDArray[np.float64]
 _Labels = Sequence[str] | None
 _CLIP = 1e-6
-_LEAST, _MOST = 1e-3, 1e3  # temperatures, and their inverses
+_LEAST = 1e-3  # temperature, and its inverse
+_MOST = 1e3
 _COEFFICIENT = "[-1e100, 1e100]"
 _ID_BYTES = 8  # one pair of a million rows collides with probability 3e-8
 TEMPERATURE = {"temperature": f"[{_LEAST}, {_MOST}]"}
@@ -79,7 +80,7 @@ class FittedRows:
     ids: list[str]
 
     @classmethod
-    def of(cls, p: _Floats, y: _Floats, ids: Sequence[object] | None) -> Self:
+    def of(cls, p: Floats, y: Floats, ids: Sequence[object] | None) -> Self:
         """Return the digests of rows with confidence `p` and correctness `y`, both of shape (n,)."""
         if ids is not None and (isinstance(ids, str) or len(ids) != len(p)):
             raise ConfigurationError(f"Expected one of ids per row, got {len(ids)} for {len(p)} rows.")
@@ -91,7 +92,7 @@ class FittedRows:
         rows = np.stack([p[order] + 0.0, y[order]]).astype("<f8")
         return cls(digest=hashlib.sha256(rows.tobytes()).hexdigest(), ids=sorted(named))
 
-    def refuse(self, p: _Floats, y: _Floats, ids: Sequence[object] | None) -> None:
+    def refuse(self, p: Floats, y: Floats, ids: Sequence[object] | None) -> None:
         """Raise ConfigurationError if all rows, or with ids any of them, belong to the fit.
 
         Rows are compared by name if both the fit and this call name them; else as a whole set.
@@ -128,7 +129,9 @@ class ConfidenceCalibrator(SavedFit):
 
     method: ClassVar[str]
     rows_: FittedRows
-    _kind, _version, _fitted = KIND, VERSION, "rows_"
+    _kind = KIND
+    _version = VERSION
+    _fitted = "rows_"
 
     def fit(
         self,
@@ -162,7 +165,7 @@ class ConfidenceCalibrator(SavedFit):
         self.rows_ = rows
         return self
 
-    def predict(self, confidence: ArrayLike, *, predicted: Sequence[str] | None = None) -> _Floats:
+    def predict(self, confidence: ArrayLike, *, predicted: Sequence[str] | None = None) -> Floats:
         """Return calibrated confidence, in [0, 1], shape (n,).
 
         Parameters
@@ -219,28 +222,27 @@ class ConfidenceCalibrator(SavedFit):
         return {"method": self.method, "learned": self._learned(), "rows": asdict(self.rows_)}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
+    def from_record(cls, record: Record) -> Self:
         """Return the calibrator of a `to_record` record; KeyError, TypeError or ValueError if invalid."""
         cls._check_method(record, cls.method)
         calibrator = cls()
         calibrator._restore(record["learned"])
-        calibrator.rows_ = FittedRows(
-            digest=str(record["rows"]["digest"]), ids=list(map(str, record["rows"]["ids"]))
-        )
+        rows = record["rows"]
+        calibrator.rows_ = FittedRows(digest=str(rows["digest"]), ids=list(map(str, rows["ids"])))
         return calibrator
 
     def _state(self) -> dict[str, Any]:
         return self.to_record()
 
     @classmethod
-    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:  # noqa: ARG003
+    def _from_state(cls, state: Record, *, labels: tuple[str, ...]) -> Self:  # noqa: ARG003
         return cls.from_record(state)
 
     @abstractmethod
-    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None: ...
+    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None: ...
 
     @abstractmethod
-    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats: ...
+    def _apply(self, p: Floats, predicted: _Labels) -> Floats: ...
 
 
 class IdentityCalibrator(ConfidenceCalibrator):
@@ -258,10 +260,10 @@ class IdentityCalibrator(ConfidenceCalibrator):
 
     method = "none"
 
-    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None:
+    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None:
         pass
 
-    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats:  # noqa: ARG002
+    def _apply(self, p: Floats, predicted: _Labels) -> Floats:  # noqa: ARG002
         return p
 
 
@@ -291,7 +293,7 @@ class PlattCalibrator(ConfidenceCalibrator):
     slope_: float
     intercept_: float
 
-    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None:  # noqa: ARG002
+    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None:  # noqa: ARG002
         _require_both(y)
         z = _log_odds(p)
         # Platt (1999), section 2.2: t+ = (N+ + 1) / (N+ + 2) and t- = 1 / (N- + 2), the posterior means of both
@@ -301,15 +303,17 @@ class PlattCalibrator(ConfidenceCalibrator):
         t_wrong = 1.0 / (len(y) - right + 2.0)
         t = np.where(y == 1.0, t_right, t_wrong)
         if np.ptp(z) == 0.0:
-            self.slope_, self.intercept_ = 0.0, float(_log_odds(t.mean(keepdims=True))[0])
+            self.slope_ = 0.0
+            self.intercept_ = float(_log_odds(t.mean(keepdims=True))[0])
             return
         # Standardised, so that the search takes equal steps in both directions.
-        centre, scale = float(z.mean()), float(z.std())
+        centre = float(z.mean())
+        scale = float(z.std())
         slope, intercept = _logistic_fit((z - centre) / scale, t)
         self.slope_ = slope / scale
         self.intercept_ = intercept - self.slope_ * centre
 
-    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats:  # noqa: ARG002
+    def _apply(self, p: Floats, predicted: _Labels) -> Floats:  # noqa: ARG002
         return _sigmoid(self.slope_ * _log_odds(p) + self.intercept_)
 
 
@@ -336,14 +340,14 @@ class TemperatureCalibrator(ConfidenceCalibrator):
     _parameters = TEMPERATURE
     temperature_: float
 
-    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None:  # noqa: ARG002
+    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None:  # noqa: ARG002
         _require_both(y)
         z = _log_odds(p)
         self.temperature_ = 1.0 / best_inverse_temperature(
             lambda s: float(np.mean((_sigmoid(s * z) - y) * z))
         )
 
-    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats:  # noqa: ARG002
+    def _apply(self, p: Floats, predicted: _Labels) -> Floats:  # noqa: ARG002
         return _sigmoid(_log_odds(p) / self.temperature_)
 
 
@@ -368,29 +372,33 @@ class IsotonicCalibrator(ConfidenceCalibrator):
     """
 
     method = "isotonic"
-    x_: _Floats
-    y_: _Floats
+    x_: Floats
+    y_: Floats
 
-    def _learn(self, p: _Floats, y: _Floats, predicted: _Labels) -> None:  # noqa: ARG002
+    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None:  # noqa: ARG002
         from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - heavy, and needed only here
 
         _require_both(y)
         curve = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(p, y)
-        self.x_, self.y_ = curve.X_thresholds_, curve.y_thresholds_
+        self.x_ = curve.X_thresholds_
+        self.y_ = curve.y_thresholds_
 
-    def _apply(self, p: _Floats, predicted: _Labels) -> _Floats:  # noqa: ARG002
+    def _apply(self, p: Floats, predicted: _Labels) -> Floats:  # noqa: ARG002
         return np.interp(p, self.x_, self.y_)
 
     def _learned(self) -> dict[str, Any]:
         return {"x": self.x_.tolist(), "y": self.y_.tolist()}
 
-    def _restore(self, learned: Mapping[str, Any]) -> None:
-        x, y = as_numbers("x", learned["x"]), as_numbers("y", learned["y"])
+    def _restore(self, learned: Record) -> None:
+        x = as_numbers("x", learned["x"])
+        y = as_numbers("y", learned["y"])
         both = np.stack([x, y])
-        is_legal = x.ndim == 1 and x.size > 0 and bool(((both >= 0.0) & (both <= 1.0)).all())
-        if not is_legal or (np.diff(x) <= 0.0).any() or (np.diff(y) < 0.0).any():
+        is_inside = bool(((both >= 0.0) & (both <= 1.0)).all())
+        rises = (np.diff(x) > 0.0).all() and (np.diff(y) >= 0.0).all()
+        if x.ndim != 1 or not x.size or not is_inside or not rises:
             raise ConfigurationError("Expected the corners of a rising curve in [0, 1], got something else.")
-        self.x_, self.y_ = x, y
+        self.x_ = x
+        self.y_ = y
 
 
 def best_inverse_temperature(slope: Callable[[float], float]) -> float:
@@ -400,7 +408,8 @@ def best_inverse_temperature(slope: Callable[[float], float]) -> float:
     """
     from scipy.optimize import brentq  # noqa: PLC0415 - `import calibrant` must not load scipy
 
-    low, high = slope(_LEAST), slope(_MOST)
+    low = slope(_LEAST)
+    high = slope(_MOST)
     if low == high == 0.0:
         return 1.0
     if low >= 0.0:
@@ -410,23 +419,23 @@ def best_inverse_temperature(slope: Callable[[float], float]) -> float:
     return float(brentq(slope, _LEAST, _MOST, xtol=1e-15, rtol=1e-14))
 
 
-def _logistic_fit(z: _Floats, y: _Floats) -> tuple[float, float]:
+def _logistic_fit(z: Floats, y: Floats) -> tuple[float, float]:
     """Return slope and intercept of the logistic curve that fits targets in [0, 1] best."""
     from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
 
     design = np.stack([z, np.ones_like(z)], axis=1)
 
-    def loss(w: _Floats) -> float:
+    def loss(w: Floats) -> float:
         t = design @ w
         return float(np.mean(np.logaddexp(0.0, t) - y * t))
 
-    def gradient(w: _Floats) -> _Floats:
-        found: _Floats = design.T @ (_sigmoid(design @ w) - y) / len(y)
+    def gradient(w: Floats) -> Floats:
+        found: Floats = design.T @ (_sigmoid(design @ w) - y) / len(y)
         return found
 
-    def hessian(w: _Floats) -> _Floats:
+    def hessian(w: Floats) -> Floats:
         p = _sigmoid(design @ w)
-        found: _Floats = (design.T * (p * (1.0 - p))) @ design / len(y)
+        found: Floats = (design.T * (p * (1.0 - p))) @ design / len(y)
         return found
 
     # Convex; targets strictly between 0 and 1 have a minimum.
@@ -435,18 +444,18 @@ def _logistic_fit(z: _Floats, y: _Floats) -> tuple[float, float]:
     return float(found.x[0]), float(found.x[1])
 
 
-def _log_odds(p: _Floats) -> _Floats:
+def _log_odds(p: Floats) -> Floats:
     q = np.clip(p, _CLIP, 1.0 - _CLIP)
     return np.log(q / (1.0 - q))
 
 
-def _sigmoid(z: _Floats) -> _Floats:
+def _sigmoid(z: Floats) -> Floats:
     from scipy.special import expit  # noqa: PLC0415 - `import calibrant` must not load scipy
 
     return np.asarray(expit(z), dtype=np.float64)
 
 
-def _require_both(y: _Floats) -> None:
+def _require_both(y: Floats) -> None:
     if y.min() == y.max():
         what = "right" if y[0] == 1.0 else "wrong"
         raise ConfigurationError(
@@ -504,14 +513,16 @@ class PerLabelCalibrator(ConfidenceCalibrator):
             raise ConfigurationError(f"Expected base as one of {get_args(CalibratorMethod)}, got {base!r}.")
         self.base = base
 
-    def _learn(self, p: _Floats, y: _Floats, predicted: Sequence[str] | None) -> None:
-        names, kind = _checked_labels(predicted, len(p)), _KINDS[self.base]
+    def _learn(self, p: Floats, y: Floats, predicted: Sequence[str] | None) -> None:
+        names = _checked_labels(predicted, len(p))
+        kind = _KINDS[self.base]
         self.pooled_ = kind().fit(p, y)
-        self.by_label_ = {
-            label: kind().fit(p[names == label], y[names == label]) for label in _sufficient_labels(names, y)
-        }
+        self.by_label_ = {}
+        for label in _sufficient_labels(names, y):
+            rows = names == label
+            self.by_label_[label] = kind().fit(p[rows], y[rows])
 
-    def _apply(self, p: _Floats, predicted: Sequence[str] | None) -> _Floats:
+    def _apply(self, p: Floats, predicted: Sequence[str] | None) -> Floats:
         names = _checked_labels(predicted, len(p))
         result = self.pooled_.predict(p)
         for label, calibrator in self.by_label_.items():
@@ -527,7 +538,7 @@ class PerLabelCalibrator(ConfidenceCalibrator):
             "by_label": {label: found.to_record() for label, found in self.by_label_.items()},
         }
 
-    def _restore(self, learned: Mapping[str, Any]) -> None:
+    def _restore(self, learned: Record) -> None:
         self.base = PerLabelCalibrator(learned["base"]).base
         kind = _KINDS[self.base]
         self.pooled_ = kind.from_record(learned["pooled"])
@@ -571,7 +582,7 @@ def load_calibrator(path: str | Path, *, fingerprint: Fingerprint) -> Confidence
         raise damaged(path, error) from error
 
 
-def calibrator_from_record(record: Mapping[str, Any]) -> ConfidenceCalibrator:
+def calibrator_from_record(record: Record) -> ConfidenceCalibrator:
     """Return a calibrator of any kind from its `to_record` record, for files that hold several.
 
     Raises
@@ -656,7 +667,8 @@ def select_calibrator(
     right = int(y.sum())
     n_folds = min(_FOLDS, right, len(y) - right)
     makers: dict[str, Callable[[], ConfidenceCalibrator]] = {"none": IdentityCalibrator}
-    losses, reason = {"none": (p - y) ** 2}, ""
+    losses = {"none": (p - y) ** 2}
+    reason = ""
     if n_folds < 2:
         few = f"{right} of {len(y)} rows are right"
         reason = f"None: {few}; a calibrator is judged on at least 2 right and 2 wrong rows."
@@ -682,21 +694,22 @@ def select_calibrator(
     )
 
 
-def _sufficient_labels(names: NDArray[np.object_], y: _Floats) -> list[str]:
+def _sufficient_labels(names: NDArray[np.object_], y: Floats) -> list[str]:
     """Return the predicted labels with enough rows for a calibrator of their own, sorted."""
     labels, group = np.unique(names.astype(str), return_inverse=True)
-    n, right = np.bincount(group), np.bincount(group, weights=y)
+    n = np.bincount(group)
+    right = np.bincount(group, weights=y)
     enough = (n >= _MIN_ROWS) & (right >= _MIN_EACH) & (n - right >= _MIN_EACH)
     return [str(label) for label in labels[enough]]
 
 
 def _held_out(
     make: Callable[[], ConfidenceCalibrator],
-    p: _Floats,
-    y: _Floats,
+    p: Floats,
+    y: Floats,
     names: NDArray[np.object_] | None,
-    fold: NDArray[np.intp],
-) -> _Floats:
+    fold: Places,
+) -> Floats:
     """Return the calibrated confidence of held-out rows in cross-validation, shape (n,)."""
     result = np.empty_like(p)
     for k in range(int(fold.max()) + 1):
@@ -708,7 +721,7 @@ def _held_out(
     return result
 
 
-def _reason(chosen: str, losses: Mapping[str, _Floats]) -> str:
+def _reason(chosen: str, losses: Mapping[str, Floats]) -> str:
     best = chosen if chosen != "none" else min(losses, key=lambda name: float(losses[name].mean()))
     if best == "none":
         n = len(losses["none"])

@@ -6,11 +6,12 @@ from math import ceil
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.calibration._fit import log_normalise
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._installation import install_command
+from calibrant.core._prediction import Bools, Floats, Places
 from calibrant.metrics._validation import check_answers, check_log_probabilities, check_number
 
 ConformalMethod: TypeAlias = Literal["lac", "aps"]
@@ -59,8 +60,8 @@ class ConformalSets:
             raise ConfigurationError(f"Expected method 'lac' or 'aps', got {method!r}.")
         self.method = method
         self._mapie = _open_mapie()
-        self._rows: NDArray[np.float64] | None = None
-        self._answers: NDArray[np.intp] | None = None
+        self._rows: Floats | None = None
+        self._answers: Places | None = None
 
     def fit(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
         """Store the labelled rows that the prediction sets are calibrated on.
@@ -77,15 +78,16 @@ class ConformalSets:
         ConfigurationError
             Wrong shapes, no rows, NaN, a position out of range, or ``aps`` with two labels.
         """
-        rows = check_log_probabilities("log_probabilities", log_probabilities)
+        rows = check_log_probabilities(log_probabilities)
         positions = check_answers(answers, rows)
         if self.method == "aps" and rows.shape[1] == 2:
             raise ConfigurationError("Expected three labels or more for method 'aps', got 2: use 'lac'.")
         self.n_labels_ = rows.shape[1]
-        self._rows, self._answers = np.exp(log_normalise(rows)), positions
+        self._rows = np.exp(log_normalise(rows))
+        self._answers = positions
         return self
 
-    def predict(self, log_probabilities: ArrayLike, *, level: float = 0.9) -> NDArray[np.bool_]:
+    def predict(self, log_probabilities: ArrayLike, *, level: float = 0.9) -> Bools:
         """Return the prediction sets as a mask of labels, shape (m, L).
 
         Parameters
@@ -111,12 +113,12 @@ class ConformalSets:
                 f"Expected at least {least} labelled rows at level {wished:g}, got {len(self._rows)}: "
                 "add rows or lower the level."
             )
-        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=self.n_labels_)
+        rows = check_log_probabilities(log_probabilities, n_labels=self.n_labels_)
         conformal = self._mapie(
             _reported(self.n_labels_), confidence_level=wished, conformity_score=self.method, prefit=True
         ).conformalize(self._rows, self._answers)
         _, sets = conformal.predict_set(np.exp(log_normalise(rows)))
-        result: NDArray[np.bool_] = np.asarray(sets[:, :, 0], dtype=bool)
+        result: Bools = np.asarray(sets[:, :, 0], dtype=bool)
         return result
 
 
@@ -138,15 +140,15 @@ def _reported(n_labels: int) -> Any:  # noqa: ANN401  (a scikit-learn estimator)
         def __init__(self) -> None:
             self.classes_ = np.arange(n_labels)
 
-        def fit(self, rows: NDArray[np.float64], answers: object) -> Self:
+        def fit(self, rows: Floats, answers: object) -> Self:
             del rows, answers
             return self
 
-        def predict_proba(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        def predict_proba(self, rows: Floats) -> Floats:
             return np.asarray(rows)
 
-        def predict(self, rows: NDArray[np.float64]) -> NDArray[np.intp]:
-            found: NDArray[np.intp] = np.asarray(rows).argmax(axis=1)
+        def predict(self, rows: Floats) -> Places:
+            found: Places = np.asarray(rows).argmax(axis=1)
             return found
 
     return Reported()

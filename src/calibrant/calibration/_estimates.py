@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Bools, Floats, Interval, Places
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks
 from calibrant.metrics._intervals import wilson_limits
 from calibrant.metrics._validation import as_numbers, check_level, normal_quantile
@@ -22,8 +22,6 @@ AskLabel: TypeAlias = Callable[[int], str | None]
 _FEWEST: Final = 5  # labels from which a slope is learned; with fewer it would be noise
 # Mistakes of the full size that no label has shown yet, as in Wilson's interval, which adds z * z / 2 of each kind.
 _UNSEEN: Final = 0.5
-
-_Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,15 +165,18 @@ def estimate(  # noqa: PLR0913 (keyword-only options)
     pile = _LabelledPile.asked(
         predicted, probabilities, ask=ask, budget=budget, labels=labels, inputs=inputs, key=key
     )
-    shares = {
-        label: _mean((pile.truth == code) * 1.0, pile.probabilities[:, code], pile.drawn, level=level)
-        for code, label in enumerate(pile.labels)
-    }
-    right = pile.truth == np.where(pile.codes < 0, -2, pile.codes)[pile.drawn]
-    sure = np.where(pile.codes < 0, 0.0, pile.probabilities[np.arange(len(pile)), pile.codes])
+    shares = {}
+    counts = {}
+    for code, label in enumerate(pile.labels):
+        is_true = (pile.truth == code) * 1.0
+        shares[label] = _mean(is_true, pile.probabilities[:, code], pile.drawn, level=level)
+        counts[label] = int((pile.codes == code).sum())
+    right = (pile.truth >= 0) & (pile.truth == pile.codes[pile.drawn])
+    of_predicted = pile.probabilities[np.arange(len(pile)), pile.codes]
+    sure = np.where(pile.codes < 0, 0.0, of_predicted)
     return PileEstimate(
         shares=shares,
-        predicted={label: int((pile.codes == code).sum()) for code, label in enumerate(pile.labels)},
+        predicted=counts,
         accuracy=_mean(right * 1.0, sure, pile.drawn, level=level),
         macro_f1=_macro_f1(pile, right, level=level),
         labels_used=len(pile.drawn),
@@ -227,31 +228,34 @@ def estimate_difference(  # noqa: PLR0913 (keyword-only options)
     n = len(first)
     if len(second) != n or not n:
         raise ConfigurationError(f"Expected two predictions for each row, got {n:,} and {len(second):,}.")
-    sure = [_checked(values, n, n_axes=1) for values in confidences or (np.ones(n), np.ones(n))]
+    if confidences is None:
+        confidences = np.ones(n), np.ones(n)
+    sure, other_sure = (np.nan_to_num(_checked(values, n, n_axes=1), nan=1.0) for values in confidences)
     apart = np.array([one != other for one, other in zip(first, second, strict=True)])
-    drawn = [row for row in rows_drawn(range(n) if inputs is None else inputs, n, key=key) if apart[row]]
+    names = range(n) if inputs is None else inputs
+    drawn = [row for row in rows_drawn(names, n, key=key) if apart[row]]
     drawn = drawn[: _checked_budget(budget, n)]
-    answers = {row: ask(row) for row in drawn}
-    values = [
-        (1.0 + (first[row] == label is not None) - (second[row] == label is not None)) / 2.0
-        for row, label in answers.items()
-    ]
+    signs = []
+    for row in drawn:
+        label = ask(row)
+        signs.append((first[row] == label is not None) - (second[row] == label is not None))
     n_apart = int(apart.sum())
     if not n_apart:
         exact = Interval(lower=0.0, upper=0.0, level=level, estimate=0.0)
         return DifferenceEstimate(interval=exact, plain_labels=0, labels_used=0, rows_apart=0)
     of_rows = np.cumsum(apart) - 1
-    by = (1.0 + np.where(np.isnan(sure[0]), 1.0, sure[0]) - np.where(np.isnan(sure[1]), 1.0, sure[1])) / 2.0
-    found = _mean(np.array(values), by[apart], of_rows[drawn], level=level).interval
+    by = (1.0 + sure - other_sure) / 2.0
+    values = (1.0 + np.array(signs)) / 2.0
+    found = _mean(values, by[apart], of_rows[drawn], level=level).interval
     share = n_apart / n
-    ends = [share * (2.0 * end - 1.0) for end in (found.lower, found.upper, found.estimate)]
+    lower, upper, value = (share * (2.0 * end - 1.0) for end in (found.lower, found.upper, found.estimate))
     # A plain sample sees a difference in a share of its rows only.
-    square = share * float(np.square(2.0 * np.array(values) - 1.0).mean())
-    half = max(ends[1] - ends[0], 1e-12) / 2.0 / normal_quantile(level)
-    size = max(square - ends[2] ** 2, 0.0) / half**2
+    square = share * float(np.square(2.0 * values - 1.0).mean())
+    half = max(upper - lower, 1e-12) / 2.0 / normal_quantile(level)
+    size = max(square - value**2, 0.0) / half**2
     return DifferenceEstimate(
-        interval=Interval(lower=ends[0], upper=ends[1], level=level, estimate=ends[2]),
-        plain_labels=math.ceil(size * n / (n - 1 + size) - 1e-9) if n_apart > len(drawn) else n,
+        interval=Interval(lower=lower, upper=upper, level=level, estimate=value),
+        plain_labels=_of_a_pile(size, n) if n_apart > len(drawn) else n,
         labels_used=len(drawn),
         rows_apart=n_apart,
     )
@@ -282,10 +286,10 @@ class _LabelledPile:
     """
 
     labels: tuple[str, ...]
-    codes: NDArray[np.intp]
-    probabilities: _Floats
-    drawn: NDArray[np.intp]
-    truth: NDArray[np.intp]
+    codes: Places
+    probabilities: Floats
+    drawn: Places
+    truth: Places
 
     @classmethod
     def asked(  # noqa: PLR0913 (keyword-only options)
@@ -317,14 +321,15 @@ class _LabelledPile:
         seen.update(label for label in answers if label is not None)
         known = tuple(sorted(seen) if labels is None else labels)
         _check_known(seen, known)
-        place = {label: code for code, label in enumerate(known)}
-        codes = np.array([-1 if label is None else place[label] for label in predicted], dtype=np.intp)
+        place: dict[str | None, int] = {label: code for code, label in enumerate(known)}
+        place[None] = -1
+        codes = np.array([place[label] for label in predicted], dtype=np.intp)
         return cls(
             labels=known,
             codes=codes,
             probabilities=_spread(sure, codes, n_labels=len(known)),
             drawn=np.array(drawn, dtype=np.intp),
-            truth=np.array([-1 if label is None else place[label] for label in answers], dtype=np.intp),
+            truth=np.array([place[label] for label in answers], dtype=np.intp),
         )
 
     def __len__(self) -> int:
@@ -348,7 +353,7 @@ def _checked_budget(budget: int, n: int) -> int:
     return budget
 
 
-def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> _Floats:
+def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> Floats:
     """Return probabilities of n rows, shape (n,) or, with two axes allowed, (n, L)."""
     found = as_numbers("probabilities", given)
     if not 1 <= found.ndim <= n_axes or len(found) != n:
@@ -361,7 +366,7 @@ def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> _Floats:
     return found
 
 
-def _spread(found: _Floats, codes: NDArray[np.intp], *, n_labels: int) -> _Floats:
+def _spread(found: Floats, codes: Places, *, n_labels: int) -> Floats:
     """Return the probability of each label, shape (N, L)."""
     n = len(codes)
     if found.ndim == 2 and found.shape[1] != n_labels:
@@ -378,7 +383,7 @@ def _spread(found: _Floats, codes: NDArray[np.intp], *, n_labels: int) -> _Float
     return spread if found.ndim == 1 else np.where(known, found, spread)
 
 
-def _mean(values: _Floats, by: _Floats, drawn: NDArray[np.intp], *, level: float) -> Estimate:
+def _mean(values: Floats, by: Floats, drawn: Places, *, level: float) -> Estimate:
     """Return the mean over all rows of values in [0, 1] that are known for the rows drawn.
 
     Parameters
@@ -393,20 +398,27 @@ def _mean(values: _Floats, by: _Floats, drawn: NDArray[np.intp], *, level: float
         Level of the interval.
     """
     mean, left = _corrected(values, by, drawn)
-    n, n_pile, known = len(values), len(by), float(values.sum())
+    n = len(values)
+    n_pile = len(by)
+    known = float(values.sum())
     # What the labels themselves settle.
-    least, most = known / n_pile, (known + n_pile - n) / n_pile
+    least = known / n_pile
+    most = (known + n_pile - n) / n_pile
     value = min(max(mean, least), most)
     if n == n_pile:
         return Estimate(
             interval=Interval(lower=value, upper=value, level=level, estimate=value), plain_labels=n
         )
-    plain = n * float(values.mean()) * (1.0 - float(values.mean()))
+    plain_mean = float(values.mean())
+    plain = n * plain_mean * (1.0 - plain_mean)
     rows = n * (plain + _UNSEEN) / (left + _UNSEEN)
     size = _of_a_large_pile(rows, n, n_pile)
     lower, upper = wilson_limits(value * size, size, z=normal_quantile(level))
     interval = Interval(
-        lower=max(min(lower, value), least), upper=min(max(upper, value), most), level=level, estimate=value
+        lower=max(min(lower, value), least),
+        upper=min(max(upper, value), most),
+        level=level,
+        estimate=value,
     )
     return Estimate(interval=interval, plain_labels=_plain(rows, n, n_pile))
 
@@ -420,15 +432,21 @@ def _plain(rows: float, n: int, n_pile: int) -> int:
     """Return the labels that a plain sample takes for the precision of n labels that are worth `rows` ones."""
     if n == n_pile:
         return n
-    size = _of_a_large_pile(rows, n, n_pile)
+    return _of_a_pile(_of_a_large_pile(rows, n, n_pile), n_pile)
+
+
+def _of_a_pile(size: float, n_pile: int) -> int:
+    """Return the labels of a pile that tell as much as `size` labels of a pile without end."""
     return math.ceil(size * n_pile / (n_pile - 1 + size) - 1e-9)
 
 
-def _corrected(values: _Floats, by: _Floats, drawn: NDArray[np.intp]) -> tuple[float, float]:
+def _corrected(values: Floats, by: Floats, drawn: Places) -> tuple[float, float]:
     """Return the unbiased estimate of the mean over all rows, and the sum of squares that the slopes leave."""
-    n, n_pile = len(values), len(by)
+    n = len(values)
+    n_pile = len(by)
     known = by[drawn]
-    y, x = values - values.mean(), known - known.mean()
+    y = values - values.mean()
+    x = known - known.mean()
     slopes = _slopes(x, y, least=float(by.var()))
     left = float(((y - slopes * x) ** 2).sum())
     if n == n_pile:
@@ -438,7 +456,7 @@ def _corrected(values: _Floats, by: _Floats, drawn: NDArray[np.intp]) -> tuple[f
     return float(values.mean()) + (n_pile - n) / n_pile * shift, left
 
 
-def _slopes(x: _Floats, y: _Floats, *, least: float) -> _Floats:
+def _slopes(x: Floats, y: Floats, *, least: float) -> Floats:
     """Return for each row the slope of y by x, both centred, over the other rows, shrunk by adjusted R squared.
 
     As in PPI++ it is 1 at most and 0 at least. The variance of x is `least` at least, that of the whole pile: where the
@@ -448,26 +466,44 @@ def _slopes(x: _Floats, y: _Floats, *, least: float) -> _Floats:
     if n < _FEWEST or np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
         return np.zeros(n)
     share = n / (n - 1.0)
-    xx, yy, xy = ((a * b).sum() - share * a * b for a, b in ((x, x), (y, y), (x, y)))
-    xx = np.maximum(xx, least * (n - 1.0))
+
+    def product(a: Floats, b: Floats) -> Floats:
+        of_others: Floats = (a * b).sum() - share * a * b
+        return of_others
+
+    xx = np.maximum(product(x, x), least * (n - 1.0))
+    yy = product(y, y)
+    xy = product(x, y)
     explained = np.clip(xy * xy / np.maximum(xx * yy, 1e-24), 0.0, 1.0)
     adjusted = np.maximum(1.0 - (1.0 - explained) * (n - 2.0) / (n - 3.0), 0.0)
-    slopes: _Floats = adjusted / np.maximum(explained, 1e-12) * xy / np.maximum(xx, 1e-12)
+    slopes: Floats = adjusted / np.maximum(explained, 1e-12) * xy / np.maximum(xx, 1e-12)
     return slopes.clip(0.0, 1.0)
 
 
-def _macro_f1(pile: _LabelledPile, right: NDArray[np.bool_], *, level: float) -> Estimate:
-    """Return macro F1, its interval by linearisation: F1 is 2 TP / (predicted + true) for each label."""
-    n, n_pile, n_labels = len(pile.drawn), len(pile), len(pile.labels)
-    predicted = np.bincount(pile.codes[pile.codes >= 0], minlength=n_labels) / n_pile
-    true, hit = np.zeros(n_labels), np.zeros(n_labels)
-    for code in range(n_labels):
+def _true_and_hit(pile: _LabelledPile, right: Bools) -> tuple[Floats, Floats]:
+    """Return the estimated shares of all rows that have each label, and that have it and are predicted so."""
+    true = np.zeros(len(pile.labels))
+    hit = np.zeros(len(pile.labels))
+
+    def share(flags: Bools, by: Floats) -> float:
+        mean, _ = _corrected(flags.astype(np.float64), by, pile.drawn)
+        return max(mean, float(flags.sum()) / len(pile))
+
+    for code in range(len(pile.labels)):
         by = pile.probabilities[:, code]
         is_true = pile.truth == code
-        true[code] = max(_corrected(is_true.astype(np.float64), by, pile.drawn)[0], is_true.sum() / n_pile)
-        hits = is_true & right
-        by = np.where(pile.codes == code, by, 0.0)
-        hit[code] = max(_corrected(hits.astype(np.float64), by, pile.drawn)[0], hits.sum() / n_pile)
+        true[code] = share(is_true, by)
+        hit[code] = share(is_true & right, np.where(pile.codes == code, by, 0.0))
+    return true, hit
+
+
+def _macro_f1(pile: _LabelledPile, right: Bools, *, level: float) -> Estimate:
+    """Return macro F1, its interval by linearisation: F1 is 2 TP / (predicted + true) for each label."""
+    n = len(pile.drawn)
+    n_pile = len(pile)
+    n_labels = len(pile.labels)
+    predicted = np.bincount(pile.codes[pile.codes >= 0], minlength=n_labels) / n_pile
+    true, hit = _true_and_hit(pile, right)
     hit = np.minimum(hit, np.minimum(predicted, true))
     size = predicted + true
     # The F1 of a label that is never predicted is 0, whatever is true.
@@ -476,19 +512,26 @@ def _macro_f1(pile: _LabelledPile, right: NDArray[np.bool_], *, level: float) ->
     value = float(f1.mean())
     # What a row adds: its true label adds to the size, and where it is predicted, to the hits.
     per_row = inverse / n_labels
-    wrong, hitting = -f1 * per_row, (2.0 - f1) * per_row
-    given = np.where(pile.truth < 0, 0.0, np.where(right, hitting[pile.truth], wrong[pile.truth]))
+    wrong = -f1 * per_row
+    hitting = (2.0 - f1) * per_row
+    given = np.where(right, hitting[pile.truth], wrong[pile.truth])
+    given[pile.truth < 0] = 0.0
     by = pile.probabilities @ wrong
     rows = np.flatnonzero(pile.codes >= 0)
     codes = pile.codes[rows]
     by[rows] += pile.probabilities[rows, codes] * (hitting - wrong)[codes]
-    left = _corrected(given, by, pile.drawn)[1]
+    _, left = _corrected(given, by, pile.drawn)
     plain = float(((given - given.mean()) ** 2).sum())
-    reach = float(np.ptp(np.concatenate([hitting, wrong]))) ** 2
-    ratio = (left + _UNSEEN * reach) / (plain + _UNSEEN * reach)
-    half = normal_quantile(level) * math.sqrt((left + _UNSEEN * reach) / n / n * (n_pile - n) / (n_pile - 1))
-    lower, upper = max(value - half, 0.0), min(value + half, 1.0)
+    reach = float(np.ptp(np.concatenate([hitting, wrong])))
+    left += _UNSEEN * reach**2
+    ratio = left / (plain + _UNSEEN * reach**2)
+    half = normal_quantile(level) * math.sqrt(left / n / n * (n_pile - n) / (n_pile - 1))
     return Estimate(
-        interval=Interval(lower=lower, upper=upper, level=level, estimate=value),
+        interval=Interval(
+            lower=max(value - half, 0.0),
+            upper=min(value + half, 1.0),
+            level=level,
+            estimate=value,
+        ),
         plain_labels=_plain(n / ratio, n, n_pile),
     )

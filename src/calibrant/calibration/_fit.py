@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, NotFittedError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._prediction import Floats, Places
 from calibrant.metrics._validation import check_number
+
+Record: TypeAlias = Mapping[str, Any]
+"""Values of a JSON object."""
 
 _MAKE: Final = "fit and save it"
 # What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
@@ -24,35 +28,8 @@ FLOOR: Final = float(np.log(1e-12))
 _ROUNDING = 1e-12
 
 
-def write_state(
-    path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint, state: Mapping[str, Any]
-) -> None:
-    """Write the state of an estimator and its fingerprint to one JSON file, atomically.
-
-    Parameters
-    ----------
-    path : str or Path
-        Destination path. An existing file is replaced.
-    kind : str
-        Noun for the fitted object, for messages.
-    version : int
-        Version of the layout of `state`.
-    fingerprint : Fingerprint
-        Fingerprint of the fit.
-    state : mapping
-        JSON values, all numbers finite.
-
-    Raises
-    ------
-    StateError
-        The file cannot be written.
-    """
-    record = {"fingerprint": fingerprint.to_record(), "state": dict(state)}
-    write_record(path, record, kind=kind, version=version)
-
-
 def read_state(path: str | Path, *, kind: str, version: int, fingerprint: Fingerprint) -> dict[str, Any]:
-    """Return the state that `write_state` wrote, if the fingerprint is the same.
+    """Return the state that `SavedFit.save` wrote, if the fingerprint is the same.
 
     Raises
     ------
@@ -155,36 +132,37 @@ class SavedFit(ABC):
 
     @classmethod
     @abstractmethod
-    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self: ...
+    def _from_state(cls, state: Record, *, labels: tuple[str, ...]) -> Self: ...
 
     def _learned(self) -> dict[str, Any]:
         return {name: getattr(self, f"{name}_") for name in self._parameters}
 
-    def _restore(self, learned: Mapping[str, Any]) -> None:
+    def _restore(self, learned: Record) -> None:
         for name, interval in self._parameters.items():
             setattr(self, f"{name}_", check_number(name, learned[name], interval))
 
     @classmethod
-    def _check_method(cls, record: Mapping[str, Any], method: str) -> None:
+    def _check_method(cls, record: Record, method: str) -> None:
         if record["method"] != method:
             raise ConfigurationError(f"Expected method {method!r}, got {record['method']!r}.")
 
 
-def log_normalise(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def log_normalise(rows: Floats) -> Floats:
     """Return `rows`, shape (n, L), shifted so that the exponentials of each row sum to 1."""
     shifted = rows - rows.max(axis=1, keepdims=True)
     total = np.exp(shifted).sum(axis=1, keepdims=True)
-    normalised: NDArray[np.float64] = shifted - np.log(total)
+    normalised: Floats = shifted - np.log(total)
     return normalised
 
 
-def log_losses(log_p: NDArray[np.float64], answers: NDArray[Any]) -> NDArray[np.float64]:
+def log_losses(log_p: Floats, answers: NDArray[Any]) -> Floats:
     """Return ``-log p(answer)`` of each normalised row, shape (n,), in nats, >= 0.
 
     Of distributions, shape (n, L), instead of positions, it is the cross-entropy.
     """
-    found: NDArray[np.float64]
-    found = (answers * log_p).sum(axis=1) if answers.ndim == 2 else log_p[np.arange(len(log_p)), answers]
+    found: Floats = (
+        log_p[np.arange(len(log_p)), answers] if answers.ndim == 1 else (answers * log_p).sum(axis=1)
+    )
     return -found
 
 
@@ -214,7 +192,7 @@ class PairedGain:
         return self.mean > self.standard_error + _ROUNDING
 
 
-def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> PairedGain:
+def paired_gain(before: Floats, after: Floats) -> PairedGain:
     """Return the decrease of the mean loss over the same n rows, from losses of shape (n,)."""
     difference = before - after
     n = len(difference)
@@ -227,7 +205,7 @@ def paired_gain(before: NDArray[np.float64], after: NDArray[np.float64]) -> Pair
     )
 
 
-def stratified_folds(groups: NDArray[Any], n_folds: int, rng: np.random.Generator) -> NDArray[np.intp]:
+def stratified_folds(groups: NDArray[Any], n_folds: int, rng: np.random.Generator) -> Places:
     """Return a random fold for each row, shape (n,), with each group spread evenly over the folds."""
     order = rng.permutation(len(groups))
     order = order[np.argsort(groups[order], kind="stable")]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from operator import index
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from calibrant.calibration._fit import SavedFit, log_losses, log_normalise, paired_gain
+from calibrant.calibration._fit import Record, SavedFit, log_losses, log_normalise, paired_gain
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import Floats, Places, Prediction
 from calibrant.metrics._validation import (
     as_numbers,
     as_rows,
@@ -29,7 +28,6 @@ CONTENT_FREE_INPUTS = (" ", "N/A", "[MASK]")
 A space stands in for their empty text, which some providers reject.
 """
 
-_Floats = NDArray[np.float64]
 # The least probability a label has in a distribution read from an answer.
 _FLOOR = 1e-12
 _MOST_LEARNED = 2.0
@@ -121,14 +119,15 @@ class LabelPriorCorrection(SavedFit):
     [[0.75, 0.25], [0.33, 0.67]]
     """
 
-    prior_: _Floats
-    divisor_: _Floats
+    prior_: Floats
+    divisor_: Floats
     n_rows_: int
     strength_: float
-    _mean: _Floats  # prior_ before the floor
-    _wins: _Floats | None  # shares of rows won; None where nothing is guarded
+    _mean: Floats  # prior_ before the floor
+    _wins: Floats | None  # shares of rows won; None where nothing is guarded
     _weight: float  # sum of the weights of all rows
-    _kind, _fitted = "label-prior correction", "prior_"
+    _kind = "label-prior correction"
+    _fitted = "prior_"
 
     def __init__(
         self,
@@ -138,8 +137,7 @@ class LabelPriorCorrection(SavedFit):
         frequencies: ArrayLike | None = None,
     ) -> None:
         if method not in get_args(PriorMethod):
-            msg = f"Expected method 'batch' or 'contextual', got {method!r}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"Expected method 'batch' or 'contextual', got {method!r}.")
         self.method = method
         self.strength = None if strength is None else check_number("strength", strength, _STRENGTHS)
         self.frequencies = None if frequencies is None else _check_frequencies(frequencies)
@@ -179,7 +177,7 @@ class LabelPriorCorrection(SavedFit):
             number of labels than `frequencies`, or answers to content-free inputs.
         """
         n_labels = None if self.frequencies is None else len(self.frequencies)
-        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=n_labels)
+        rows = check_log_probabilities(log_probabilities, n_labels=n_labels)
         if answers is not None and self.method == "contextual":
             raise ConfigurationError(
                 "Expected no answers to content-free inputs (method='contextual'), got some: call fit without "
@@ -189,7 +187,10 @@ class LabelPriorCorrection(SavedFit):
         guarded = self.method == "batch" and self.strength is None and self.frequencies is None
         nothing = np.zeros(rows.shape[1])
         self.strength_ = 1.0 if self.strength is None else self.strength
-        self._mean, self._wins, self._weight, self.n_rows_ = nothing, nothing if guarded else None, 0.0, 0
+        self._mean = nothing
+        self._wins = nothing if guarded else None
+        self._weight = 0.0
+        self.n_rows_ = 0
         self._absorb(rows, np.ones(len(rows)) if weights is None else _check_weights(weights, rows))
         if positions is not None and self.strength is None:
             self._learn_strength(rows, positions)
@@ -213,7 +214,7 @@ class LabelPriorCorrection(SavedFit):
         """
         if not hasattr(self, "prior_"):
             return self.fit(log_probabilities)
-        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=len(self.prior_))
+        rows = check_log_probabilities(log_probabilities, n_labels=len(self.prior_))
         self._absorb(rows, np.ones(len(rows)))
         return self
 
@@ -241,16 +242,15 @@ class LabelPriorCorrection(SavedFit):
         """
         self._require_fitted("fit_strength")
         if self.strength is not None:
-            msg = (
+            raise ConfigurationError(
                 f"Expected no strength where it is to be learned, got strength={self.strength!r} in the "
                 "constructor: leave it out there, or do not call fit_strength."
             )
-            raise ConfigurationError(msg)
-        rows = check_log_probabilities("log_probabilities", log_probabilities, n_labels=len(self.prior_))
+        rows = check_log_probabilities(log_probabilities, n_labels=len(self.prior_))
         self._learn_strength(rows, check_answers(answers, rows))
         return self
 
-    def transform(self, log_probabilities: ArrayLike) -> _Floats:
+    def transform(self, log_probabilities: ArrayLike) -> Floats:
         """Return corrected log-probabilities, normalised and finite.
 
         Parameters
@@ -271,7 +271,7 @@ class LabelPriorCorrection(SavedFit):
             Wrong shapes, no rows, NaN or infinity.
         """
         self._require_fitted("transform")
-        rows = as_rows("log_probabilities", log_probabilities, n_labels=len(self.prior_))
+        rows = as_rows(log_probabilities, n_labels=len(self.prior_))
         corrected = divided(log_normalise(rows), self.divisor_, self.strength_)
         return corrected.reshape(np.shape(log_probabilities))
 
@@ -293,7 +293,7 @@ class LabelPriorCorrection(SavedFit):
         }
 
     @classmethod
-    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
+    def _from_state(cls, state: Record, *, labels: tuple[str, ...]) -> Self:
         n_labels = len(labels)
         restored = cls(state["method"], strength=state["strength"], frequencies=state["frequencies"])
         restored.n_rows_ = index(state["n_rows"])
@@ -307,7 +307,7 @@ class LabelPriorCorrection(SavedFit):
         restored._derive()
         return restored
 
-    def _absorb(self, rows: _Floats, weights: _Floats) -> None:
+    def _absorb(self, rows: Floats, weights: Floats) -> None:
         """Update the running means with weighted rows."""
         before = self._weight
         self._weight += float(weights.sum())
@@ -333,7 +333,7 @@ class LabelPriorCorrection(SavedFit):
         self.prior_.setflags(write=False)
         self.divisor_.setflags(write=False)
 
-    def _learn_strength(self, rows: _Floats, answers: NDArray[np.intp]) -> None:
+    def _learn_strength(self, rows: Floats, answers: Places) -> None:
         # Answers tell rare labels from suppressed ones.
         self._wins = None
         self._derive()
@@ -344,7 +344,7 @@ class LabelPriorCorrection(SavedFit):
         self.strength_ = strength if paired_gain(before, after).helps else 0.0
 
 
-def _guarded_prior(prior: NDArray[np.float64], wins: NDArray[np.float64]) -> NDArray[np.float64] | None:
+def _guarded_prior(prior: Floats, wins: Floats) -> Floats | None:
     """Return the prior to divide by, or None if the rows show no bias towards a label.
 
     Parameters
@@ -369,39 +369,38 @@ def _check_frequencies(frequencies: ArrayLike) -> tuple[float, ...]:
     given = as_numbers("frequencies", frequencies)
     is_positive = given.ndim == 1 and (given > 0.0).all()
     if not is_positive or not abs(given.sum() - 1.0) <= _SHARES_SUM:
-        msg = (
+        raise ConfigurationError(
             f"Expected frequencies to be one positive share for each label, summing to 1, got {frequencies!r}: "
             "give a label that is nearly never right a small share, such as 0.001."
         )
-        raise ConfigurationError(msg)
     return tuple(given.tolist())
 
 
-def _check_weights(weights: ArrayLike, rows: _Floats) -> _Floats:
+def _check_weights(weights: ArrayLike, rows: Floats) -> Floats:
     given = as_numbers("weights", weights)
     is_legal = (given > 0.0) & (given <= 1.0)
     if given.shape != (len(rows),) or not is_legal.all():
-        msg = f"Expected weights in (0, 1], one for each of {len(rows)} rows, got {weights!r}: leave other rows out."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected weights in (0, 1], one for each of {len(rows)} rows, got {weights!r}: leave other rows out."
+        )
     return given
 
 
-def _stored_shares(values: Any, n_labels: int) -> _Floats:  # noqa: ANN401 - any JSON value
+def _stored_shares(values: Any, n_labels: int) -> Floats:  # noqa: ANN401 - any JSON value
     """Return stored shares of the labels; raise an error if they are no distribution over them."""
     shares = np.array(values, dtype=np.float64)
     is_legal = shares.shape == (n_labels,) and (shares >= 0.0).all()
     if not is_legal or not abs(shares.sum() - 1.0) <= _SHARES_SUM:
-        msg = f"Expected a distribution over {n_labels} labels, got {values}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected a distribution over {n_labels} labels, got {values}.")
     return shares
 
 
-def divided(log_p: _Floats, prior: _Floats, strength: float) -> _Floats:
+def divided(log_p: Floats, prior: Floats, strength: float) -> Floats:
     """Return the logarithm of ``p / prior^strength``, rows normalised, shape (n, L)."""
     return log_normalise(log_p - strength * np.log(prior))
 
 
-def best_strength(log_p: _Floats, answers: NDArray[np.intp], prior: _Floats) -> float:
+def best_strength(log_p: Floats, answers: Places, prior: Floats) -> float:
     """Return the strength in [0, 2] with the least mean log loss.
 
     Parameters

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_temperature
-from calibrant.calibration._fit import FLOOR, SavedFit, log_normalise, stratified_folds
+from calibrant.calibration._fit import FLOOR, Record, SavedFit, log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Floats, Places
 from calibrant.metrics._validation import (
     HUGE,
     as_numbers,
@@ -22,7 +23,6 @@ from calibrant.metrics._validation import (
     check_number,
 )
 
-_Floats = NDArray[np.float64]
 _FOLDS: Final = 5
 # As calibrators clip probabilities: what a model says beyond one in a million is no measurement.
 _RANKED_FLOOR: Final = float(np.log(1e-6))
@@ -44,7 +44,8 @@ class DistributionScaling(SavedFit):
 
     method: ClassVar[str]
     n_labels_: int
-    _kind, _fitted = "distribution scaling", "n_labels_"
+    _kind = "distribution scaling"
+    _fitted = "n_labels_"
 
     def fit(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
         """Fit on labelled rows; an earlier fit is discarded.
@@ -61,12 +62,12 @@ class DistributionScaling(SavedFit):
         ConfigurationError
             Wrong shapes, no rows, NaN or infinity, or a position out of range.
         """
-        rows = check_log_probabilities("log_probabilities", log_probabilities)
+        rows = check_log_probabilities(log_probabilities)
         self._learn(_logits(rows), check_answers(answers, rows))
         self.n_labels_ = rows.shape[1]
         return self
 
-    def transform(self, log_probabilities: ArrayLike) -> _Floats:
+    def transform(self, log_probabilities: ArrayLike) -> Floats:
         """Return scaled log-probabilities, normalised and finite, of the shape given.
 
         Parameters
@@ -82,14 +83,14 @@ class DistributionScaling(SavedFit):
             Wrong shapes, no rows, NaN or infinity.
         """
         self._require_fitted("transform")
-        rows = as_rows("log_probabilities", log_probabilities, n_labels=self.n_labels_)
+        rows = as_rows(log_probabilities, n_labels=self.n_labels_)
         return log_normalise(self._scaled(_logits(rows))).reshape(np.shape(log_probabilities))
 
     def _state(self) -> dict[str, Any]:
         return {"method": self.method, **self._learned()}
 
     @classmethod
-    def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
+    def _from_state(cls, state: Record, *, labels: tuple[str, ...]) -> Self:
         cls._check_method(state, cls.method)
         scaling = cls()
         scaling.n_labels_ = len(labels)
@@ -97,10 +98,10 @@ class DistributionScaling(SavedFit):
         return scaling
 
     @abstractmethod
-    def _learn(self, rows: _Floats, answers: NDArray[np.intp]) -> None: ...
+    def _learn(self, rows: Floats, answers: Places) -> None: ...
 
     @abstractmethod
-    def _scaled(self, rows: _Floats) -> _Floats: ...
+    def _scaled(self, rows: Floats) -> Floats: ...
 
 
 class TemperatureScaling(DistributionScaling):
@@ -128,7 +129,7 @@ class TemperatureScaling(DistributionScaling):
     _parameters = TEMPERATURE
     temperature_: float
 
-    def _learn(self, rows: _Floats, answers: NDArray[np.intp]) -> None:
+    def _learn(self, rows: Floats, answers: Places) -> None:
         truth = rows[np.arange(len(rows)), answers]
         if np.ptp(rows) > 0.0 and (truth >= rows.max(axis=1)).all():
             raise ConfigurationError(
@@ -142,7 +143,7 @@ class TemperatureScaling(DistributionScaling):
 
         self.temperature_ = 1.0 / best_inverse_temperature(slope)
 
-    def _scaled(self, rows: _Floats) -> _Floats:
+    def _scaled(self, rows: Floats) -> Floats:
         return rows / self.temperature_
 
 
@@ -178,56 +179,49 @@ class VectorScaling(DistributionScaling):
     """
 
     method = "vector"
-    weight_: _Floats
-    offset_: _Floats
+    weight_: Floats
+    offset_: Floats
 
     def __init__(self, *, l2: float = 1.0) -> None:
         self.l2 = check_number("l2", l2, "(0, 1e6]")
 
-    def _learn(self, rows: _Floats, answers: NDArray[np.intp]) -> None:
-        from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
+    def _learn(self, rows: Floats, answers: Places) -> None:
+        n_labels = rows.shape[1]
+        found = _penalised_fit(
+            np.stack([np.ones(n_labels), np.zeros(n_labels)]),
+            answers,
+            logits=lambda x: rows * x[0] + x[1],
+            slope=lambda gap: np.stack([(gap * rows).sum(axis=0), gap.sum(axis=0)]),
+            l2=self.l2,
+            options={"gtol": 1e-9, "ftol": 1e-14, "maxiter": 2000},
+        )
+        self.weight_ = found[0].copy()
+        self.offset_ = found[1].copy()
 
-        n, n_labels = rows.shape
-        onehot = np.eye(n_labels)[answers]
-
-        def loss(x: _Floats) -> tuple[float, _Floats]:
-            moved = x.reshape(2, n_labels) - np.array([[1.0], [0.0]])
-            log_p = log_normalise(rows * (moved[0] + 1.0) + moved[1])
-            gap = (np.exp(log_p) - onehot) / n
-            value = -float((log_p * onehot).sum()) / n
-            penalty = self.l2 * float((moved**2).sum()) / (2.0 * n)
-            slope = np.stack([(gap * rows).sum(axis=0), gap.sum(axis=0)])
-            return value + penalty, (slope + self.l2 * moved / n).ravel()
-
-        start = np.concatenate([np.ones(n_labels), np.zeros(n_labels)])
-        # Strictly convex, so one minimum.
-        options = {"gtol": 1e-9, "ftol": 1e-14, "maxiter": 2000}
-        found = minimize(loss, start, jac=True, method="L-BFGS-B", options=options).x.reshape(2, n_labels)
-        self.weight_, self.offset_ = found[0].copy(), found[1].copy()
-
-    def _scaled(self, rows: _Floats) -> _Floats:
+    def _scaled(self, rows: Floats) -> Floats:
         return rows * self.weight_ + self.offset_
 
     def _learned(self) -> dict[str, Any]:
         return {"l2": self.l2, "weight": self.weight_.tolist(), "offset": self.offset_.tolist()}
 
-    def _restore(self, learned: Mapping[str, Any]) -> None:
+    def _restore(self, learned: Record) -> None:
         self.l2 = check_number("l2", learned["l2"], "(0, 1e6]")
         both = as_numbers("weight and offset", [learned["weight"], learned["offset"]])
         if both.shape != (2, self.n_labels_) or not (np.abs(both) <= HUGE).all():
             raise ConfigurationError(
                 f"Expected a weight and an offset for {self.n_labels_} labels, got {both.shape}."
             )
-        self.weight_, self.offset_ = both[0].copy(), both[1].copy()
+        self.weight_ = both[0].copy()
+        self.offset_ = both[1].copy()
 
 
-def _logits(rows: _Floats) -> _Floats:
+def _logits(rows: Floats) -> Floats:
     return np.maximum(log_normalise(rows), FLOOR)
 
 
 def held_out_answer_probability(
     log_probabilities: ArrayLike, answers: ArrayLike, *, rng: np.random.Generator | int | None = None
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return the cross-fitted probability of the true label of each row.
 
     The least probable answers are those to look at first: a wrong answer in the data, or the classifier's worst
@@ -258,7 +252,7 @@ def held_out_answer_probability(
     ConfigurationError
         Wrong shapes, fewer than two rows, NaN or infinity, or a position out of range.
     """
-    given = check_log_probabilities("log_probabilities", log_probabilities)
+    given = check_log_probabilities(log_probabilities)
     truth = check_answers(answers, given)
     if len(given) < 2:
         raise ConfigurationError(
@@ -280,29 +274,50 @@ def held_out_answer_probability(
     return np.maximum(found, np.finfo(np.float64).tiny)
 
 
-def _matrix_scaling(
-    rows: NDArray[np.float64], answers: NDArray[np.intp]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _matrix_scaling(rows: Floats, answers: Places) -> tuple[Floats, Floats]:
     """Return W (L, L) and b (L,) that minimise log loss plus ``(|W - I|^2 + |b|^2) / (2 n)``.
 
     The pull to doing nothing weighs as much as one row, as in `VectorScaling`: a label without rows is not ruled out.
     """
+    n, n_labels = rows.shape
+    inputs = np.hstack([rows, np.ones((n, 1))])
+    found = _penalised_fit(
+        np.vstack([np.eye(n_labels), np.zeros(n_labels)]),
+        answers,
+        logits=lambda x: inputs @ x,
+        slope=lambda gap: inputs.T @ gap,
+        options={"maxiter": _MATRIX_ITERATIONS},
+    )
+    return found[:-1], found[-1]
+
+
+def _penalised_fit(
+    start: Floats,
+    answers: Places,
+    *,
+    logits: Callable[[Floats], Floats],
+    slope: Callable[[Floats], Floats],
+    l2: float = 1.0,
+    options: Mapping[str, float],
+) -> Floats:
+    """Return the parameters x, shape (k, L), that minimise log loss plus ``l2 |x - start|^2 / (2 n)``.
+
+    `logits` makes logits of shape (n, L) of x, and `slope` the gradient of x of that of the logits. The loss is
+    strictly convex, so that there is one minimum.
+    """
     from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
 
-    n, n_labels = rows.shape
-    identity = np.vstack([np.eye(n_labels), np.zeros(n_labels)])
-    inputs = np.hstack([rows, np.ones((n, 1))])
-    onehot = np.eye(n_labels)[answers]
+    n = len(answers)
+    onehot = np.eye(start.shape[1])[answers]
 
-    def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        moved = x.reshape(n_labels + 1, n_labels)
-        log_p = log_normalise(inputs @ (identity + moved))
+    def loss(x: Floats) -> tuple[float, Floats]:
+        moved = x.reshape(start.shape)
+        log_p = log_normalise(logits(start + moved))
+        gap = (np.exp(log_p) - onehot) / n
         value = -float((log_p * onehot).sum()) / n
-        penalty = float((moved**2).sum()) / (2.0 * n)
-        slope = inputs.T @ (np.exp(log_p) - onehot) / n
-        return value + penalty, (slope + moved / n).ravel()
+        penalty = l2 * float((moved**2).sum()) / (2.0 * n)
+        return value + penalty, (slope(gap) + l2 * moved / n).ravel()
 
-    start = np.zeros(identity.size)
-    moved = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": _MATRIX_ITERATIONS}).x
-    found = identity + moved.reshape(identity.shape)
-    return found[:-1], found[-1]
+    found = minimize(loss, np.zeros(start.size), jac=True, method="L-BFGS-B", options=dict(options))
+    moved: Floats = found.x.reshape(start.shape)
+    return start + moved

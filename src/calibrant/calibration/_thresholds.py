@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Bools, Floats, Interval, Places, read_only
 from calibrant.metrics._validation import check_confidence_correct, check_number
 
 ThresholdFamily: TypeAlias = Literal["very-high", "moderately-high", "well-spread", "custom"]
@@ -109,7 +109,8 @@ def suggest_thresholds(confidence: ArrayLike, correct: ArrayLike) -> ThresholdSu
     (0.95, 0.8, 0.95, 'moderately-high')
     """
     p, y = check_confidence_correct(confidence, correct)
-    right, wrong = np.sort(p[y == 1.0]), p[y == 0.0]
+    right = np.sort(p[y == 1.0])
+    wrong = p[y == 0.0]
     if len(right) < _FEWEST_CORRECT:
         raise ConfigurationError(
             f"Expected at least {_FEWEST_CORRECT} correct predictions to see where they cluster, got {len(right)} "
@@ -134,7 +135,7 @@ def suggest_thresholds(confidence: ArrayLike, correct: ArrayLike) -> ThresholdSu
     )
 
 
-def _family(right: NDArray[np.float64]) -> tuple[ThresholdFamily, float, float]:
+def _family(right: Floats) -> tuple[ThresholdFamily, float, float]:
     """Return the usual thresholds that fit the confidence of right answers best, else ``custom``."""
     median = float(np.median(right))
     nearest = _FAMILIES.index(_nearest(median))
@@ -153,7 +154,7 @@ def _log_odds(p: float) -> float:
     return log(clipped / (1.0 - clipped))
 
 
-def _median(values: NDArray[np.float64]) -> Interval:
+def _median(values: Floats) -> Interval:
     """Return the median of sorted values with an exact confidence interval, from their ranks."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
@@ -169,7 +170,7 @@ def _median(values: NDArray[np.float64]) -> Interval:
     )
 
 
-def _divide(right: NDArray[np.float64], wrong: NDArray[np.float64], high: float) -> float:
+def _divide(right: Floats, wrong: Floats, high: float) -> float:
     """Return the confidence below `high` that best separates right from wrong predictions."""
     candidates = np.unique(np.concatenate([right, wrong]))
     candidates = candidates[(candidates > _LEAST) & (candidates < high)]
@@ -192,9 +193,9 @@ def _rounded_down(value: float) -> float:
 
 
 def _warnings(
-    p: NDArray[np.float64],
-    right: NDArray[np.float64],
-    wrong: NDArray[np.float64],
+    p: Floats,
+    right: Floats,
+    wrong: Floats,
     cluster: Interval,
     *,
     family: ThresholdFamily,
@@ -332,7 +333,7 @@ class CertifiedClassThresholds:
     target_accuracy: float
     delta: float
 
-    def accepts(self, confidence: ArrayLike, predicted: Sequence[str]) -> NDArray[np.bool_]:
+    def accepts(self, confidence: ArrayLike, predicted: Sequence[str]) -> Bools:
         """Return a mask of accepted answers, shape (n,); False for labels without a threshold.
 
         Raises
@@ -343,7 +344,7 @@ class CertifiedClassThresholds:
         p, _ = check_confidence_correct(confidence, np.zeros(len(predicted)))
         per_row = [self.thresholds.get(label) for label in predicted]
         least = [np.inf if t is None or t.threshold is None else t.threshold for t in per_row]
-        result: NDArray[np.bool_] = p >= np.array(least)
+        result: Bools = p >= np.array(least)
         return result
 
 
@@ -414,7 +415,7 @@ def certify_threshold(
     return replace(stricter, n_repeats=len(p) - len(first))
 
 
-def _first_of_groups(groups: ArrayLike, n: int) -> NDArray[np.intp]:
+def _first_of_groups(groups: ArrayLike, n: int) -> Places:
     """Return the ascending places of the first row of each group."""
     numbers = np.asarray(groups)
     if numbers.shape != (n,):
@@ -430,13 +431,14 @@ def _strictness(found: CertifiedThreshold) -> float:
 
 
 def _certify_rows(
-    p: NDArray[np.float64], y: NDArray[np.float64], *, target: float, level: float, start: float | None
+    p: Floats, y: Floats, *, target: float, level: float, start: float | None
 ) -> CertifiedThreshold:
     """Return the certified threshold of independent rows; see `certify_threshold`."""
     cells, n, k = rows_at_thresholds(p, y)
     first = first_rows(len(p), target_accuracy=target, delta=level)
     if start is None:
-        top, started = 0, n >= first
+        top = 0
+        started = n >= first
     else:
         # The rows that the first threshold accepts are those of the last one above it that matters.
         top = int(np.searchsorted(-candidate_thresholds(), -check_number("start", start, "[0, 1]")))
@@ -448,7 +450,8 @@ def _certify_rows(
         return CertifiedThreshold(target_accuracy=target, delta=level, n=len(p), additional_rows=missing)
     from scipy.stats import beta  # noqa: PLC0415  (heavy)
 
-    accepted, right = int(n[last]), int(k[last])
+    accepted = int(n[last])
+    right = int(k[last])
     # Clopper and Pearson's exact lower bound of a share; a certified threshold accepts a right row.
     lower_bound = float(beta.ppf(level, right, accepted - right + 1))
     return CertifiedThreshold(
@@ -532,7 +535,7 @@ def certify_class_thresholds(
 
 
 @lru_cache(maxsize=1)
-def candidate_thresholds() -> NDArray[np.float64]:
+def candidate_thresholds() -> Floats:
     """Return the candidate thresholds in descending order, from 1 to 0.
 
     Thousandths, and two digits of the distance to 0 and 1 below that, down to 1e-12: most models
@@ -541,14 +544,10 @@ def candidate_thresholds() -> NDArray[np.float64]:
     fine = [mantissa / 10.0**digits for digits in range(5, 14) for mantissa in range(10, 100)]
     coarse = [thousandth / 1000 for thousandth in range(1001)]
     values = {*coarse, *fine, *(round(1.0 - x, 13) for x in fine)}
-    grid = np.array(sorted(values, reverse=True))
-    grid.flags.writeable = False
-    return grid
+    return read_only(sorted(values, reverse=True))
 
 
-def rows_at_thresholds(
-    confidence: NDArray[np.float64], correct: NDArray[np.float64]
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+def rows_at_thresholds(confidence: Floats, correct: Floats) -> tuple[Places, Places, Places]:
     """Return positions of distinct thresholds, and the numbers of accepted and of right rows there.
 
     Of thresholds that accept the same rows only the highest matters: nothing is claimed about
@@ -578,13 +577,13 @@ def first_rows(n: int, *, target_accuracy: float, delta: float) -> int:
 
 
 def last_certified(
-    n: NDArray[np.intp],
-    k: NDArray[np.intp],
-    started: NDArray[np.bool_],
+    n: Places,
+    k: Places,
+    started: Bools,
     *,
     target_accuracy: float,
     delta: float,
-) -> NDArray[np.intp]:
+) -> Places:
     """Return the position of the last threshold that is tested before the first one that fails; -1 without any.
 
     A threshold is tested where one wrong answer more is allowed than at the one before, or than half the usual distance
@@ -613,22 +612,20 @@ def last_certified(
     # Of thresholds that accept the same rows, the highest: all of them passed.
     accepted = np.take_along_axis(n, last[..., None], axis=-1)
     highest = (n == accepted).argmax(axis=-1)
-    result: NDArray[np.intp] = np.where(chain.any(axis=-1), highest, -1)
+    result: Places = np.where(chain.any(axis=-1), highest, -1)
     return result
 
 
-def _most_wrong(n: NDArray[np.intp], *, target_accuracy: float, delta: float) -> NDArray[np.float64]:
+def _most_wrong(n: Places, *, target_accuracy: float, delta: float) -> Floats:
     """Return the number of wrong answers among n with which the exact test passes; -1 without any."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
     fewest_right = binom.isf(delta, np.maximum(n, 0), target_accuracy) + 1.0
-    most: NDArray[np.float64] = np.maximum(n - fewest_right, -1.0)
+    most: Floats = np.maximum(n - fewest_right, -1.0)
     return most
 
 
-def _additional_rows(
-    n: NDArray[np.intp], k: NDArray[np.intp], first: int, *, target: float, delta: float
-) -> int | None:
+def _additional_rows(n: Places, k: Places, first: int, *, target: float, delta: float) -> int | None:
     """Return the number of further rows that would certify a threshold at its observed accuracy."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
@@ -636,22 +633,28 @@ def _additional_rows(
     promising = (n >= min(first, max(1, total // 4))) & (k > target * n)
     if not promising.any():
         return None
-    observed, coverage = k[promising] / n[promising], n[promising] / total
+    observed = k[promising] / n[promising]
+    coverage = n[promising] / total
 
-    def fails(rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def fails(rows: Floats) -> Bools:
         right = np.floor(observed * rows + 1e-9)
-        found: NDArray[np.bool_] = binom.sf(right - 1.0, rows, target) > delta
+        found: Bools = binom.sf(right - 1.0, rows, target) > delta
         return found
 
-    low, high = np.zeros(len(observed)), np.ones(len(observed))
+    low = np.zeros(len(observed))
+    high = np.ones(len(observed))
     while (growing := fails(high) & (high < _MOST_ROWS)).any():
-        low, high = np.where(growing, high, low), np.where(growing, 2.0 * high, high)
+        low = np.where(growing, high, low)
+        high = np.where(growing, 2.0 * high, high)
     while (high - low > 1.0).any():
         middle = np.floor((low + high) / 2.0)
         failed = fails(middle)
-        low, high = np.where(failed, middle, low), np.where(failed, high, middle)
+        low = np.where(failed, middle, low)
+        high = np.where(failed, high, middle)
     needed = np.ceil(high / coverage - 1e-9)[high < _MOST_ROWS]
-    return None if needed.size == 0 else max(1, int(needed.min()) - total)
+    if needed.size == 0:
+        return None
+    return max(1, int(needed.min()) - total)
 
 
 def best_promise(
@@ -713,7 +716,8 @@ def with_best_promise(
 
 def certificate_from_record(record: Mapping[str, Any]) -> CertifiedThreshold:
     """Return a certificate from the JSON values in ``calibration.json``."""
-    lower, looks = record.get("best_promise"), record.get("looks")
+    lower = record.get("best_promise")
+    looks = record.get("looks")
     parts = {
         "best_promise": None if lower is None else CertifiedThreshold(**lower),
         "looks": None if looks is None else Looks(**looks),

@@ -5,23 +5,26 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from calibrant.cli._commands import Compare
 from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._rows import TextWithContext
-from calibrant.evaluation._anchors import NOISE, STILL, choose_anchors, compare_anchors
+from calibrant.evaluation._anchors import (
+    NOISE,
+    STILL,
+    Anchor,
+    AnchorComparison,
+    choose_anchors,
+    compare_anchors,
+)
+from calibrant.inference._base import BasePredictor
 from calibrant.metrics._remarks import dollars
 from calibrant.runs._directory import make_folder, write_json
-from calibrant.runs._rows import SavedRows
+from calibrant.runs._rows import SavedRow, SavedRows
 from calibrant.tuned._open import from_run, open_tuned
-
-if TYPE_CHECKING:
-    from calibrant.cli._commands import Compare
-    from calibrant.evaluation._anchors import Anchor, AnchorComparison
-    from calibrant.inference._base import BasePredictor
-    from calibrant.runs._rows import SavedRow
 
 _FILE: Final = "anchors.json"
 _SHOWN: Final = 5  # rows whose label changed

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from calibrant.cli._commands import HELP, app
-from calibrant.cli._options import command
+from calibrant.cli._options import argument, command
 
 __all__ = ["app", "main"]
 
@@ -49,7 +49,7 @@ class Submit:
         Other rows: JSON Lines, CSV or Parquet with an input column, or .txt.
     """
 
-    task: Path = field(kw_only=False)
+    task: Path = argument()
     out: Path
     split: str | None = None
     file: Path | None = None
@@ -70,7 +70,7 @@ class JobOptions:
         Task file whose [model.options] hold the api_key.
     """
 
-    directory: Path = field(kw_only=False)
+    directory: Path = argument()
     task: Path | None = None
 
 
@@ -115,14 +115,14 @@ class HistoryOptions:
         Name of the settings that were evaluated.
     account : ID
         Account that the scores belong to.
-    database : URL
+    history : URL
         The database, a file or URL; else $CALIBRANT_HISTORY.
     """
 
     evaluator: str
     profile: str
     account: str = "default"
-    database: Annotated[str | None, typer.Option("--history")] = None
+    history: str | None = None
     as_json: bool = False
 
 
@@ -184,14 +184,14 @@ class ListScopes:
     ----------
     account : ID
         List only this account's scores.
-    database : URL
+    history : URL
         The database, a file or URL; else $CALIBRANT_HISTORY.
     as_json
         Print one JSON array: an object per scope.
     """
 
     account: str | None = None
-    database: Annotated[str | None, typer.Option("--history")] = None
+    history: str | None = None
     as_json: bool = False
 
 
@@ -252,7 +252,7 @@ class Plan(RecordedOptions):
         Exit with 3 unless a policy cheaper than the last model alone is certified.
     """
 
-    predictions: list[Path] = field(kw_only=False)
+    predictions: list[Path] = argument()
     out: Path
     small_cost: float | None = None
     large_cost: float | None = None
@@ -285,7 +285,7 @@ class Replay(RecordedOptions):
         Cost of an answer of each model, in order; by default the plan's, or as recorded.
     """
 
-    paths: list[Path] = field(kw_only=False)
+    paths: list[Path] = argument()
     threshold: list[float] | None = None
     cost: list[float] | None = None
 
@@ -319,8 +319,8 @@ class PlanRun:
         Evaluate into this directory; an interrupted run in it is resumed.
     """
 
-    plan_file: Path = field(kw_only=False)
-    tasks: list[Path] = field(kw_only=False)
+    plan_file: Path = argument()
+    tasks: list[Path] = argument()
     model: list[str] | None = None
     api_base: list[str] | None = None
     text: list[str] | None = None

@@ -5,18 +5,17 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, cast
 
 from calibrant import evaluation, inference
 from calibrant.cli._commands import PromptedOptions
-from calibrant.cli._decided_labels import DecidedLabels
+from calibrant.cli._decided_labels import NOTE, DecidedLabels, LabelJob
 from calibrant.cli._options import FAILED
 from calibrant.cli._prompted import asked_task, prompted, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import read_record, write_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._rows import Columns, DataSource, Example, read_rows, read_texts
 from calibrant.core._task import Split, Task
@@ -28,91 +27,6 @@ from calibrant.tuned._task_record import record_run
 if TYPE_CHECKING:
     from calibrant.cli._app import Collect, Retry, Status, Submit
     from calibrant.evaluation._provider_batch import BatchReport
-
-NOTE: Final = "labels.json"
-_KIND: Final = "labels of a batch job"
-_VERSION: Final = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelJob:
-    """Source, data and output format of a batch job's labels.
-
-    Attributes
-    ----------
-    source : str
-        Bundle, task file or directory of a run, whose thresholds decide.
-    data : str
-        File of the rows.
-    text : str
-        Its column of texts.
-    limit : int or None
-        Only so many rows.
-    format : str or None
-        csv, jsonl or parquet.
-    distribution : bool
-        True to write the probabilities of all labels, too.
-    accept_suggested : bool
-        True to accept by a suggested threshold.
-    """
-
-    source: str
-    data: str
-    text: str
-    limit: int | None = None
-    format: str | None = None
-    distribution: bool = False
-    accept_suggested: bool = False
-    accept_drift: bool = False
-
-    def save(self, directory: Path) -> None:
-        """Write the record to the job's directory.
-
-        Raises
-        ------
-        StateError
-            It cannot be written.
-        """
-        write_record(directory / NOTE, asdict(self), kind=_KIND, version=_VERSION)
-
-    @classmethod
-    def load(cls, directory: Path) -> Self:
-        """Read the record in a job's directory.
-
-        Raises
-        ------
-        StateError
-            It is damaged.
-        """
-        record = read_record(directory / NOTE, kind=_KIND, version=_VERSION, make="submit the job")
-        return cls(**{name: value for name, value in record.items() if name not in {"kind", "version"}})
-
-    def write(self, directory: Path) -> DecidedLabels:
-        """Write the labels of the collected job.
-
-        Raises
-        ------
-        ConfigurationError, DataError, StateError
-            The source or the data cannot be read again.
-        """
-        source = source_of(Path(self.source), PromptedOptions())
-        columns = Columns(csv=source.task.columns.csv)
-        rows = unlabelled(Path(self.data), text=self.text, columns=columns, limit=self.limit)
-        for _ in rows:  # finds the columns
-            pass
-        labels = DecidedLabels.of(
-            Path(self.source),
-            source.tuned,
-            out=directory,
-            rows=rows,
-            file_format=self.format,
-            distribution=self.distribution,
-            accept_suggested=self.accept_suggested,
-            accept_drift=self.accept_drift,
-        )
-        labels.file.prepare()
-        labels.file.write()
-        return labels
 
 
 def refuse_limits(names: list[str]) -> None:
@@ -126,11 +40,13 @@ def refuse_limits(names: list[str]) -> None:
 
 def submit(options: Submit) -> None:
     """Submit the rows of a task's split, or those of a file."""
-    file, out = options.file, options.out
+    file = options.file
+    out = options.out
     if file is not None and options.split is not None:
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
     loaded = asked_task(Task.from_file(options.task), options)
-    rows = loaded.rows(cast("Split", options.split or "test")) if file is None else _file_rows(loaded, file)
+    split = cast("Split", options.split or "test")
+    rows = loaded.rows(split) if file is None else _file_rows(loaded, file)
     name = loaded.model.name
     several_models = bool(loaded.sections)  # refused by name below
     if not several_models and name.startswith(("local/", "llamacpp:")):  # before its weights are read
@@ -146,10 +62,7 @@ def submit(options: Submit) -> None:
         record_run(out, [(loaded, None)], prompt_for_all=options.prompt is not None)
         write_demonstrations(chosen, out)
     if file is not None and file.suffix.lower() != ".txt":
-        job = LabelJob(
-            source=str(options.task.resolve()), data=str(file.resolve()), text=loaded.columns.input
-        )
-        job.save(out)
+        LabelJob(source=options.task, data=file, text=loaded.columns.input).save(out)
     _print_submission(report)
 
 
@@ -176,10 +89,24 @@ def collect(options: Collect) -> None:
         raise SystemExit(FAILED)
     print_answers(report)
     if (options.directory / NOTE).exists():
-        _, lines = LabelJob.load(options.directory).write(options.directory).outcome()
+        _, lines = _written_labels(options.directory).outcome()
         sys.stdout.write("\n".join(lines) + "\n")
     if report.outcomes.get("error", 0) == report.rows:
         raise SystemExit(FAILED)
+
+
+def _written_labels(directory: Path) -> DecidedLabels:
+    """Write the labels of a collected job; the source and the data are read again."""
+    job = LabelJob.load(directory)
+    source = source_of(job.source, PromptedOptions())
+    columns = Columns(csv=source.task.columns.csv)
+    rows = unlabelled(job.data, text=job.text, columns=columns, limit=job.limit)
+    for _ in rows:  # finds the columns
+        pass
+    labels = DecidedLabels.of(job, source.tuned, out=directory, rows=rows)
+    labels.file.prepare()
+    labels.file.write()
+    return labels
 
 
 def retry(options: Retry) -> None:
@@ -197,9 +124,11 @@ def _file_rows(task: Task, file: Path) -> Iterable[Example]:
     if file.suffix.lower() == ".txt":
         texts = read_texts(file, columns=replace(columns, context=None))
         return UnlabelledTexts(texts)
-    if columns.answer not in next(read_rows(file, csv=columns.csv, column=columns.input)).values:
+    first = next(read_rows(file, csv=columns.csv, column=columns.input))
+    if columns.answer not in first.values:
         return unlabelled(file, text=columns.input, columns=Columns(csv=columns.csv, row_id=columns.row_id))
-    return evaluation.Dataset(source=DataSource(path=file, columns=columns), labels=LabelSet.of(task.labels))
+    source = DataSource(path=file, columns=columns)
+    return evaluation.Dataset(source=source, labels=LabelSet.of(task.labels))
 
 
 def _key(task: Path | None) -> str | None:

@@ -1,4 +1,4 @@
-"""``calibrant certify``: a promise on the rows of a file, from labels asked for one at a time."""
+"""``calibrant certify`` and ``estimate``: a promise, or figures, on the rows of a file, from labels asked for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from calibrant.cli._tables import print_output
+from calibrant.calibration._asked import Metric
+from calibrant.calibration._estimates import Estimate as Estimated
+from calibrant.calibration._estimates import PileEstimate
+from calibrant.cli._commands import Certify, Estimate, PromiseOptions
+from calibrant.cli._tables import aligned, print_output
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._asked import (
@@ -18,16 +22,13 @@ from calibrant.evaluation._asked import (
     DECIDED,
     NO_LABEL,
     TASKS,
+    Answer,
     AnswerFile,
     AskedRows,
     certify_saved,
 )
+from calibrant.evaluation._estimated import EstimatedRows, estimate_saved
 from calibrant.runs._rows import SavedRows
-
-if TYPE_CHECKING:
-    from calibrant.calibration._asked import Metric
-    from calibrant.cli._commands import Certify, Estimate, PromiseOptions
-    from calibrant.evaluation._asked import Answer
 
 _ANSWERS: Final = "answers.csv"
 _MODEL: Final = "model:"
@@ -80,7 +81,8 @@ def _person_file(ask: str) -> Path | None:
     """Return the file that a person answers in; None for a model, or a command, whose last word may be a file."""
     words = ask.split()
     path = Path(ask)
-    if path.suffix.lower() not in (*ENDINGS, TASKS) or (len(words) > 1 and shutil.which(words[0])):
+    is_command = len(words) > 1 and shutil.which(words[0])
+    if is_command or path.suffix.lower() not in (*ENDINGS, TASKS):
         return None
     return path
 
@@ -146,3 +148,64 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
     else:
         yield f"Why not more: {certificate.reason}"
     yield f"Files in {options.out}: {CERTIFICATE}, {DECIDED}"
+
+
+def estimate(options: Estimate) -> None:
+    """Ask for the labels, write the files and print the estimates."""
+    rows = SavedRows.load(options.predictions)
+    other = None if options.against is None else SavedRows.load(options.against)
+    file = answers_of(options, rows)
+    with ExitStack() as stack:
+        found = estimate_saved(
+            rows, file, answer=answerer(options, stack), budget=options.budget, other=other
+        )
+    found.write(options.out)
+    print_output(found.to_record(), _estimate_lines(found, options, file), as_json=options.as_json)
+
+
+def _estimate_lines(found: EstimatedRows, options: Estimate, file: AnswerFile) -> Iterator[str]:
+    given = f"{found.labels_used:,} labels used" if found.labels_used else "no label given yet"
+    yield f"{found.rows.name}: {len(found.rows):,} rows; {given}"
+    if found.pile is not None:
+        yield from _pile_lines(found.pile, len(found.rows))
+    if found.difference is not None and found.other is not None:
+        yield from aligned(
+            [
+                ("", "estimate", "95 % interval", "plain sample"),
+                ("accuracy more than the other", *_cells(found.difference, sign="+")),
+            ]
+        )
+        yield f"The other: {found.other.name}; both predict the same for all rows but {found.difference.rows_apart:,}."
+    if found.waiting:
+        yield file.waiting_line(found.waiting)
+    yield f"Files in {options.out}: estimate.json"
+
+
+def _pile_lines(pile: PileEstimate, n: int) -> Iterator[str]:
+    yield from aligned(
+        [
+            ("label", "share", "95 % interval", "predicted", "plain sample"),
+            *(
+                (label, *_cells(found, predicted=f"{pile.predicted[label] / n:.1%}"))
+                for label, found in pile.shares.items()
+            ),
+            ("accuracy", *_cells(pile.accuracy, predicted="")),
+            ("macro F1", *_cells(pile.macro_f1, predicted="", form=".3f")),
+        ]
+    )
+    yield "plain sample: labels that an interval so narrow takes without the predictions."
+
+
+def _cells(
+    found: Estimated, *, predicted: str | None = None, form: str = ".1%", sign: str = ""
+) -> tuple[str, ...]:
+    interval = found.interval
+    estimate, lower, upper = (
+        format(end, sign + form) for end in (interval.estimate, interval.lower, interval.upper)
+    )
+    return (
+        estimate,
+        f"{lower} to {upper}",
+        *(() if predicted is None else (predicted,)),
+        f"{found.plain_labels:,}",
+    )

@@ -48,8 +48,9 @@ def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str |
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            msg = f"Expected --text in UTF-8, got {text!r:.80}: put it into a UTF-8 file and pass --file."
-            raise ConfigurationError(msg) from error
+            raise ConfigurationError(
+                f"Expected --text in UTF-8, got {text!r:.80}: put it into a UTF-8 file and pass --file."
+            ) from error
     return [*texts, *([] if file is None else read_texts(file, columns=task.columns))]
 
 

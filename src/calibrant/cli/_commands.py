@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Final
 
 import typer
 
-from calibrant.cli._options import command
+from calibrant.cli._options import argument, command
 
 HELP: Final = "Text classification with language models whose confidence can be trusted."
 
@@ -65,7 +65,7 @@ class Init:
         Address of the model's server, for the task file.
     """
 
-    data: Path = field(kw_only=False)
+    data: Path = argument()
     text_column: str | None = None
     label_column: str | None = None
     out: Path | None = None
@@ -121,7 +121,7 @@ class Optimize:
 
     is_resumable: ClassVar[bool] = True
 
-    task: Path = field(kw_only=False)
+    task: Path = argument()
     model: str | None = None
     api_base: str | None = None
     reflection_model: str | None = None
@@ -161,7 +161,7 @@ class Classify(PromptedOptions):
         Print JSON Lines: one JSON object per text.
     """
 
-    task: Path = field(kw_only=False)
+    task: Path = argument()
     text: list[str] | None = None
     file: Path | None = None
     as_json: bool = False
@@ -250,8 +250,8 @@ class Label(RunOptions):
         Where rows are answered: local, ray for workers on a Ray cluster, or batch for the provider's batch interface.
     """
 
-    source: Path = field(kw_only=False)
-    data: Path = field(kw_only=False)
+    source: Path = argument()
+    data: Path = argument()
     format: str | None = None
     text_column: str | None = None
     distribution: bool = False
@@ -284,7 +284,7 @@ class Evaluate(RunOptions):
         Also write the predictions to predictions.parquet.
     """
 
-    task: Path = field(kw_only=False)
+    task: Path = argument()
     split: str = "test"
     file: Path | None = None
     fail_under: list[str] | None = None
@@ -309,7 +309,7 @@ class Report:
         Open the page in the browser.
     """
 
-    directories: list[Path] = field(kw_only=False)
+    directories: list[Path] = argument()
     out: Path | None = None
     show: Annotated[bool, typer.Option("--open/--no-open")] = False
     track: str | None = None
@@ -347,10 +347,10 @@ class Compare:
         For --anchors: directory for the answers, anchors.json.
     """
 
-    runs: list[Path] = field(kw_only=False)
+    runs: list[Path] = argument()
     require_better: bool = False
     gate: bool = False
-    no_worse: Annotated[bool, typer.Option("--no-worse")] = False
+    no_worse: bool = False
     least_gain: float = 0.0
     delta: float | None = None
     summary: Path | None = None
@@ -391,7 +391,7 @@ class Calibrate:
         With --head: learn from probabilities and words alone.
     """
 
-    predictions: Path = field(kw_only=False)
+    predictions: Path = argument()
     out: Path
     target_accuracy: float | None = None
     delta: float = 0.05
@@ -450,7 +450,7 @@ class Certify(PromiseOptions):
         Directory for certificate.json, decisions.csv and the answers of a model or a command.
     """
 
-    predictions: Path = field(kw_only=False)
+    predictions: Path = argument()
     ask: str
     out: Path
     api_base: str | None = None
@@ -475,7 +475,7 @@ class Review(PromiseOptions):
         Open the page in the browser.
     """
 
-    source: Path = field(kw_only=False)
+    source: Path = argument()
     out: Path | None = None
     certify: bool = False
     target: float = 0.9
@@ -498,7 +498,7 @@ class Distill:
         Embedding model that gives it vectors of the texts beside their words, such as model2vec:NAME.
     """
 
-    run: Path = field(kw_only=False)
+    run: Path = argument()
     out: Path
     embeddings: str | None = None
     as_json: bool = False
@@ -506,7 +506,7 @@ class Distill:
 
 @command(
     app,
-    "calibrant.cli._estimate:estimate",
+    "calibrant.cli._certify:estimate",
     example="calibrant estimate mine/labelled --budget 100 --ask answers.csv --out mine/estimated",
 )
 class Estimate:
@@ -527,7 +527,7 @@ class Estimate:
         Other predictions of the same rows: estimate how much more often the first ones are right.
     """
 
-    predictions: Path = field(kw_only=False)
+    predictions: Path = argument()
     budget: int
     ask: str
     out: Path
@@ -558,7 +558,7 @@ class Export:
         Pack the training texts that the prompt shows as examples; without them, it shows none.
     """
 
-    run: Path = field(kw_only=False)
+    run: Path = argument()
     out: Path
     calibration: Path | None = None
     task: Path | None = None
@@ -584,7 +584,7 @@ class Mcp:
         If no threshold is certified, accept answers from the suggested one on, without a guarantee.
     """
 
-    source: Path = field(kw_only=False)
+    source: Path = argument()
     port: Annotated[int | None, typer.Option(min=1, max=65535)] = None
     max_concurrency: int = 64
     accept_suggested: bool = False
@@ -631,7 +631,7 @@ class Serve:
         Print one JSON object, with the address, when ready.
     """
 
-    source: Path | None = field(default=None, kw_only=False)
+    source: Path | None = argument(default=None)
     model: str | None = None
     api_base: str | None = None
     only_task: bool = False
@@ -673,7 +673,7 @@ class Doctor:
         Do not store the result, which later commands would use.
     """
 
-    model: str = field(kw_only=False)
+    model: str = argument()
     api_base: str | None = None
     option: list[str] | None = None
     space: str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -11,16 +11,79 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from calibrant.cli._evaluation_table import counts_text
 from calibrant.cli._tables import say
 from calibrant.core._errors import CalibrantError, ConfigurationError
+from calibrant.core._files import read_record, write_record
+from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import LabelFile
+from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
     from calibrant.calibration._thresholds import FilePromise
-    from calibrant.evaluation._data import UnlabelledTexts
     from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
-    from calibrant.heads._tuned import Tuned
 
 _TARGET: Final = 0.9  # accuracy of accepted rows, where no certificate names one
+NOTE: Final = "labels.json"
+_KIND: Final = "labels of a batch job"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelJob:
+    """Source, data and output format of labels; a batch job keeps them until it is collected.
+
+    Attributes
+    ----------
+    source : Path
+        Bundle, task file or directory of a run, whose thresholds decide, as the user named it.
+    data : Path
+        File of the rows.
+    text : str
+        Its column of texts.
+    limit : int or None
+        Only so many rows.
+    format : str or None
+        csv, jsonl or parquet.
+    distribution : bool
+        True to write the probabilities of all labels, too.
+    accept_suggested : bool
+        True to accept by a suggested threshold.
+    accept_drift : bool
+        True to accept rows that are unlike those of the certificate.
+    """
+
+    source: Path
+    data: Path
+    text: str
+    limit: int | None = None
+    format: str | None = None
+    distribution: bool = False
+    accept_suggested: bool = False
+    accept_drift: bool = False
+
+    def save(self, directory: Path) -> None:
+        """Write the record to the job's directory.
+
+        Raises
+        ------
+        StateError
+            It cannot be written.
+        """
+        places = {"source": str(self.source.resolve()), "data": str(self.data.resolve())}
+        write_record(directory / NOTE, {**asdict(self), **places}, kind=_KIND, version=_VERSION)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Read the record in a job's directory.
+
+        Raises
+        ------
+        StateError
+            It is damaged.
+        """
+        record = read_record(directory / NOTE, kind=_KIND, version=_VERSION, make="submit the job")
+        del record["kind"], record["version"]
+        places = {"source": Path(record["source"]), "data": Path(record["data"])}
+        return cls(**{**record, **places})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +92,8 @@ class DecidedLabels:
 
     Attributes
     ----------
-    source : Path
-        Bundle, task file or directory of a run, as the user named it.
+    job : LabelJob
+        What was asked for.
     tuned : Tuned or None
         What decides; None of a task file.
     watch : HistoryWatch or None
@@ -39,24 +102,13 @@ class DecidedLabels:
         Written with the decisions.
     """
 
-    source: Path
+    job: LabelJob
     tuned: Tuned | None
     watch: HistoryWatch | None
     file: LabelFile
 
     @classmethod
-    def of(  # noqa: PLR0913 (keyword-only options)
-        cls,
-        source: Path,
-        tuned: Tuned | None,
-        *,
-        out: Path,
-        rows: UnlabelledTexts,
-        file_format: str | None,
-        distribution: bool,
-        accept_suggested: bool,
-        accept_drift: bool,
-    ) -> Self:
+    def of(cls, job: LabelJob, tuned: Tuned | None, *, out: Path, rows: UnlabelledTexts) -> Self:
         """Return the file of labels in a directory; see `LabelFile`.
 
         Raises
@@ -65,28 +117,27 @@ class DecidedLabels:
             The format is unknown, pyarrow is missing, the input lies in the directory, or there is no suggested
             threshold to accept by.
         """
-        if accept_suggested and tuned is None:
-            raise ConfigurationError(
-                "Expected a bundle or a run for --accept-suggested, got a task file, which has no thresholds: leave it "
-                "out."
-            )
-        if accept_suggested and tuned is not None:
-            tuned = tuned.accepting_suggested()
         watch = None
         if tuned is not None:
             from calibrant.evaluation._drift import HistoryWatch
 
-            watch = HistoryWatch(tuned, accept_drift=accept_drift, counts_files=True)
-        decide = watch or tuned
+            if job.accept_suggested:
+                tuned = tuned.accepting_suggested()
+            watch = HistoryWatch(tuned, accept_drift=job.accept_drift, counts_files=True)
+        elif job.accept_suggested:
+            raise ConfigurationError(
+                "Expected a bundle or a run for --accept-suggested, got a task file, which has no thresholds: leave it "
+                "out."
+            )
         file = LabelFile(
             out,
             rows,
-            file_format=file_format,
-            decide=None if decide is None else decide.decide_many,
+            file_format=job.format,
+            decide=None if watch is None else watch.decide_many,
             decides_anew=None if watch is None else watch.decides_anew,
-            distribution=distribution,
+            distribution=job.distribution,
         )
-        return cls(source=source, tuned=tuned, watch=watch, file=file)
+        return cls(job=job, tuned=tuned, watch=watch, file=file)
 
     def require_watch(self) -> None:
         """Raise ConfigurationError if there is no history to compare with."""
@@ -112,12 +163,14 @@ class DecidedLabels:
             "file": str(written.path),
             "rows_written": written.rows,
             "decisions": dict(written.decisions),
-            "rule": None if self.tuned is None else self.tuned.rule[0],
-            "certification": None if self.tuned is None else self.tuned.thresholds["certification"],
+            "rule": self._rule[0],
+            "certification": self._thresholds["certification"],
             "file_promise": None if promise is None else asdict(promise),
             "drift": None if drift is None else drift.to_record(),
         }
-        lines = [*self._decision_lines(), *([] if promise is None else [promise.sentence()])]
+        lines = list(self._decision_lines())
+        if promise is not None:
+            lines.append(promise.sentence())
         lines += self._drift_lines(drift, with_drift=with_drift)
         return record, [*lines, f"File: {written.path}"]
 
@@ -159,14 +212,9 @@ class DecidedLabels:
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
         """Yield the command that asks for labels of this file's rows."""
-        words = [
-            "calibrant",
-            "review",
-            str(self.file.directory),
-            "--certify",
-            "--target",
-            f"{self._target():g}",
-        ]
+        certified = self._thresholds["certified"]
+        target = _TARGET if certified is None else certified["target_accuracy"]
+        words = ["calibrant", "review", str(self.file.directory), "--certify", "--target", f"{target:g}"]
         yield f"{purpose} with a promise about this file, from true labels of some of its rows:"
         yield f"  {shlex.join(words)}"
 
@@ -175,14 +223,10 @@ class DecidedLabels:
             return ""
         return ": none is accepted (--accept-drift accepts them all the same)"
 
-    def _target(self) -> float:
-        certified = None if self.tuned is None else self.tuned.thresholds["certified"]
-        return _TARGET if certified is None else float(certified["target_accuracy"])
-
     def _decision_lines(self) -> Iterator[str]:
         """Yield lines on the decisions: their rule and, where nothing is accepted, the reason."""
         decisions = self.file.written.decisions
-        rule, least = (None, None) if self.tuned is None else self.tuned.rule
+        rule, least = self._rule
         if rule is None and not decisions:
             yield from self._no_decision_lines()
             return
@@ -198,30 +242,38 @@ class DecidedLabels:
         elif rule is not None:
             why = "as nothing is certified"
         yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
-        if self.tuned is not None and rule == "certified" and least is None:
+        if rule == "certified" and least is None:
             from calibrant.calibration._thresholds import certificate_from_record, certificate_lines
 
-            found = certificate_from_record(self.tuned.thresholds["certification"])
+            found = certificate_from_record(self._thresholds["certification"])
             yield from certificate_lines(found, run=self._run, out=self._run)
             yield from self._certify_lines("Or, to accept the surest rows")
 
     def _file_promise(self, drift: HistoryDrift | None) -> FilePromise | None:
         """Return the promise on the rows of this file; None without a certificate, or for rows unlike its own."""
         n_accepted = self.file.written.decisions.get("accepted", 0)
-        if not n_accepted or self.tuned is None or self.tuned.rule[0] != "certified":
-            return None
-        if drift is not None and drift.has_drifted:
+        has_drifted = drift is not None and drift.has_drifted
+        if not n_accepted or self._rule[0] != "certified" or has_drifted:
             return None
         from calibrant.calibration._thresholds import FilePromise
 
-        found = FilePromise.of(self.tuned.thresholds["certified"], n_accepted)
+        found = FilePromise.of(self._thresholds["certified"], n_accepted)
         return found if found.least_right else None  # so few rows promise nothing
+
+    @property
+    def _rule(self) -> tuple[str | None, float | None]:
+        """Rule that accepts rows, and the lowest accepted confidence; see `Tuned.rule`."""
+        return (None, None) if self.tuned is None else self.tuned.rule
+
+    @property
+    def _thresholds(self) -> Mapping[str, Any]:
+        return thresholds_of(None) if self.tuned is None else self.tuned.thresholds
 
     @property
     def _run(self) -> str:
         """Directory to calibrate: the source, unless it is a bundle, which holds no rows, or a task file."""
-        is_run = self.tuned is not None and not (self.source / BUNDLE).exists()
-        return str(self.source) if is_run else "RUN"
+        is_run = self.tuned is not None and not (self.job.source / BUNDLE).exists()
+        return str(self.job.source) if is_run else "RUN"
 
     def _measured(self) -> str:
         """Return the name of what the threshold is compared with: the file holds calibrated values."""
@@ -230,7 +282,7 @@ class DecidedLabels:
 
     def _promise(self) -> str:
         """Return the promise of the certified threshold, in a few words."""
-        certified = {} if self.tuned is None else self.tuned.thresholds["certified"]
+        certified = self._thresholds["certified"]
         certain = 1 - certified["delta"]
         return f": accuracy of at least {certified['target_accuracy']:g} with probability {certain:g}"
 
@@ -241,8 +293,9 @@ class DecidedLabels:
             "which answers to accept. Then label with that run:"
         )
         yield f"  {shlex.join(['calibrant', 'calibrate', run, '--target-accuracy', '0.9', '--out', run])}"
-        if self.tuned is not None and self.tuned.thresholds["suggested"] is not None:
-            high = self.tuned.thresholds["suggested"]["high"]
+        suggested = self._thresholds["suggested"]
+        if suggested is not None:
+            high = suggested["high"]
             yield (
                 f"--accept-suggested would accept from the suggested threshold {high:.4g} on, which promises nothing."
             )

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from calibrant.cli._commands import Distill
 from calibrant.cli._tables import aligned, print_output, with_interval
-from calibrant.tuned._distilled import DELTA, EPSILON
+from calibrant.tuned._distilled import DELTA, EPSILON, Distilled
 from calibrant.tuned._distilled import distill as distilled
-
-if TYPE_CHECKING:
-    from calibrant.cli._commands import Distill
-    from calibrant.tuned._distilled import Distilled
 
 
 def distill(options: Distill) -> None:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from calibrant.cli._commands import Doctor, Models
 from calibrant.cli._options import parse_option
 from calibrant.cli._tables import print_output
 from calibrant.clients._endpoint import hidden_in_address, hidden_options, holds_digest, public_address
@@ -24,9 +25,6 @@ from calibrant.core._errors import StateError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference._examinations import Examination, FindingVerdict, save_examination
 from calibrant.inference.doctor._examine import examine
-
-if TYPE_CHECKING:
-    from calibrant.cli._commands import Doctor, Models
 
 _STYLES: Final = {
     FindingVerdict.OK: "green",
@@ -39,7 +37,8 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 def doctor(options: Doctor) -> None:
     """Examine a model, print and store the findings; exit code 1 if its confidence would mislead."""
-    model, api_base = options.model, options.api_base
+    model = options.model
+    api_base = options.api_base
     given = dict(map(parse_option, options.option or ()))
     with _progress(model) as on_call:
         found = examine(
@@ -54,7 +53,9 @@ def doctor(options: Doctor) -> None:
     if options.as_json:
         sys.stdout.write(json.dumps(found.to_record()) + "\n")
     else:
-        _print(found, stored, {**given, **({} if api_base is None else {"api_base": api_base})})
+        if api_base is not None:
+            given["api_base"] = api_base
+        _print(found, stored, given)
     if found.problems:
         raise SystemExit(1)
 
@@ -156,15 +157,16 @@ def _without_empty_tables(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assignments(values: Mapping[str, Any]) -> str:
-    # TOML has no null: such an option cannot be set in a task file.
-    return "".join(
-        f"# {_key(name)} = null\n"
-        if value is None
-        else _withheld([_key(name)])
-        if holds_digest(value)
-        else f"{_key(name)} = {_value(value)}\n"
-        for name, value in values.items()
-    )
+    lines = []
+    for name, value in values.items():
+        key = _key(name)
+        if value is None:  # TOML has no null: such an option cannot be set in a task file
+            lines.append(f"# {key} = null\n")
+        elif holds_digest(value):
+            lines.append(_withheld([key]))
+        else:
+            lines.append(f"{key} = {_value(value)}\n")
+    return "".join(lines)
 
 
 def _withheld(names: Sequence[str]) -> str:
@@ -191,7 +193,8 @@ _EMBEDDED = "embedded, no key needed"
 
 def models(options: Models) -> None:
     """Print the embedded models with their state, then the other forms of names."""
-    known, forms = local_models(), name_forms()
+    known = local_models()
+    forms = name_forms()
     records = [
         {**asdict(model), "path": str(model.path or ""), "pattern": False, "description": _EMBEDDED}
         for model in known

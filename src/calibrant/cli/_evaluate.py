@@ -15,7 +15,7 @@ from calibrant.cli._evaluation_table import acceptance_lines, baseline_lines, pr
 from calibrant.cli._options import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
 from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
-from calibrant.cli._tables import say
+from calibrant.cli._tables import check_tracking, say, track
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace
@@ -50,10 +50,7 @@ def evaluate(options: Evaluate) -> None:
         from calibrant.evaluation._parquet import require_parquet
 
         require_parquet()
-    if options.track is not None:
-        from calibrant.cli._track import check_tracking
-
-        check_tracking(options.track)
+    check_tracking(options.track)
     _evaluate(source_of(options.task, options), options, gates)
 
 
@@ -89,10 +86,8 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         in_process=classifier.in_process,
         as_json=options.as_json,
     )
-    if options.track is not None and result.metrics.complete:
-        from calibrant.cli._track import track
-
-        track(options.out)
+    if result.metrics.complete:
+        track(options.track, options.out)
     if problem is not None:
         say("The run is kept: run the same command again to add it to the history.")
         raise problem
@@ -216,7 +211,8 @@ def _run(
     """Evaluate in this process or on a Ray cluster."""
     if options.engine == "ray":
         return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
-    limits, about = run_limits(source.task, options), {"task": source.task.name}
+    limits = run_limits(source.task, options)
+    about = {"task": source.task.name}
     with opened_cache(source, options) as cache:
         evaluator = evaluation.BatchEvaluator(classifier, limits=limits, cache=cache)
         result = evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
@@ -322,7 +318,8 @@ def _replaces_prompt(options: PromptedOptions) -> bool:
 
 def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
     """Write the task record and the demonstrations, for export of the run without its task file."""
-    tuned, model = source.tuned, source.options.model
+    tuned = source.tuned
+    model = source.options.model
     if tuned is None:
         record_run(out, [(source.task, model)], prompt_for_all=_replaces_prompt(source.options))
     else:

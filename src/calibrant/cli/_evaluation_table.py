@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from calibrant.inference._base import BasePredictor
     from calibrant.inference.routed._assess import HelperStats
     from calibrant.inference.routed._provider import ProviderStats
-    from calibrant.metrics._cascade import CascadeMetrics
+    from calibrant.metrics._cascade import CascadeMetrics, CascadeModelMetrics
 
 _Row: TypeAlias = tuple[str, str, str]  # name of a number, its value and its denominator
 _CASCADE_HEAD: Final = ("cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost")
@@ -44,7 +44,8 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
     as_json: bool,
 ) -> None:
     """Print the metrics of a finished evaluation, the `baselines` and the output files."""
-    directory, metrics = result.directory, result.metrics
+    directory = result.directory
+    metrics = result.metrics
     if directory is None:
         raise StateError("Expected an output directory.")
     record = read_run_record(
@@ -79,7 +80,8 @@ def _number_lines(metrics: evaluation.EvaluationMetrics) -> Iterator[str]:
 
 
 def _accuracies(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
-    correct, answered = metrics.correct, metrics.answered
+    correct = metrics.correct
+    answered = metrics.answered
     yield "accuracy, all rows", with_interval(metrics.accuracy), f"{correct:,} of {metrics.rows:,} rows"
     about = f"{correct:,} of {answered:,} rows whose outcome is not error"
     yield "accuracy, answered rows", with_interval(metrics.accuracy_answered), about
@@ -128,7 +130,8 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 def effort_line(result: evaluation.EvaluationResult, *, in_process: bool) -> str:
     """Return one line with calls, tokens, cost, vectors and speed; a model `in_process` costs nothing."""
-    metrics, meter = result.metrics, result.meter
+    metrics = result.metrics
+    meter = result.meter
     cost = "" if metrics.cost is None else f", {dollars(metrics.cost)}"
     if in_process:
         cost = ", at no cost"
@@ -148,28 +151,19 @@ def effort_line(result: evaluation.EvaluationResult, *, in_process: bool) -> str
 def _cascade_lines(found: CascadeMetrics) -> list[str]:
     """Return one line per model, a total line, and lines on rows without a confident model."""
     rows = found.rows
-    table = [
-        _CASCADE_HEAD,
-        *(
-            (
-                model.model,
-                _share(model.asked, rows),
-                _share(model.accepted, rows),
-                with_interval(model.accuracy),
-                f"{model.calls:,}",
-                dollars(model.cost),
-            )
-            for model in found.models
-        ),
-        (
-            "all models",
-            _share(rows, rows),
-            _share(found.accepted, rows),
-            with_interval(found.accuracy),
-            f"{found.calls:,}",
-            dollars(found.cost),
-        ),
-    ]
+
+    def cells(name: str, asked: int, part: CascadeMetrics | CascadeModelMetrics) -> tuple[str, ...]:
+        return (
+            name,
+            _share(asked, rows),
+            _share(part.accepted, rows),
+            with_interval(part.accuracy),
+            f"{part.calls:,}",
+            dollars(part.cost),
+        )
+
+    table = [_CASCADE_HEAD, *(cells(model.model, model.asked, model) for model in found.models)]
+    table.append(cells("all models", rows, found))
     lines = [*aligned(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
     troubles = [
         f"{model.model}: {count:,} {what}"
@@ -328,7 +322,8 @@ def acceptance_lines(result: evaluation.EvaluationResult, *, run: Path) -> list[
         return []
     known = result.correct >= 0
     accepted = known & (result.confidence >= certified["threshold"])
-    n_known, n_accepted = int(known.sum()), int(accepted.sum())
+    n_known = int(known.sum())
+    n_accepted = int(accepted.sum())
     n_right = int(result.correct[accepted].sum())
     line = (
         f"accepted at the confidence that {run} certifies ({certified['threshold']:.6g} or more, promised "

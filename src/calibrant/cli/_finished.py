@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Final
 from calibrant import evaluation, reports
 from calibrant.calibration._thresholds import certificate_lines, promise_sentence
 from calibrant.cli._options import GATE_FAILED
-from calibrant.cli._tables import aligned, number, print_output, say, vectors_text, with_interval
+from calibrant.cli._tables import (
+    aligned,
+    check_tracking,
+    number,
+    print_output,
+    say,
+    track,
+    vectors_text,
+    with_interval,
+)
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Usage
 from calibrant.core._task import Task
@@ -46,7 +55,9 @@ _DELTA_WORSE: Final = 0.05
 
 def calibrate(options: Calibrate) -> None:
     """Calibrate or learn a head, write the files and print the results."""
-    predictions, out, seed = options.predictions, options.out, options.seed
+    predictions = options.predictions
+    out = options.out
+    seed = options.seed
     if options.embeddings is not None and options.no_embeddings:
         raise ConfigurationError("Expected --embeddings or --no-embeddings, got both: leave one out.")
     if not options.head and options.embeddings is None:
@@ -342,10 +353,7 @@ def _comparison_lines(found: RunComparison) -> Iterator[str]:
 
 def report(options: Report) -> None:
     """Write the page, print its path, log the runs and open the page, if requested."""
-    if options.track is not None:
-        from calibrant.cli._track import check_tracking
-
-        check_tracking(options.track)
+    check_tracking(options.track)
     for directory in options.directories:
         kind = kind_of_source(directory)
         if kind != "run":
@@ -354,11 +362,7 @@ def report(options: Report) -> None:
             )
     path = reports.write_report(*options.directories, out=options.out)
     print_output({"report": str(path)}, [str(path)], as_json=options.as_json)
-    if options.track is not None:
-        from calibrant.cli._track import track
-
-        for directory in options.directories:
-            track(directory)
+    track(options.track, *options.directories)
     if options.show:
         webbrowser.open(path.resolve().as_uri())
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from calibrant.cli._app import ListScopes, Record, ScoreInterval
 from calibrant.cli._tables import print_output, say
 from calibrant.evaluation._history import EvaluationHistory, HistoryEntry, HistoryInterval
-
-if TYPE_CHECKING:
-    from calibrant.cli._app import ListScopes, Record, ScoreInterval
 
 
 def record(options: Record) -> None:
     """Record a single result."""
-    opened, capture = EvaluationHistory(options.database), options.capture
+    opened = EvaluationHistory(options.history)
+    capture = options.capture
     stored = opened.record(
         account_id=options.account,
         evaluator_id=options.evaluator,
@@ -32,8 +31,10 @@ def record(options: Record) -> None:
 
 def interval(options: ScoreInterval) -> None:
     """Print the interval of the mean of the latest scores."""
-    account, evaluator, profile = options.account, options.evaluator, options.profile
-    found = EvaluationHistory(options.database, create=False).interval(
+    account = options.account
+    evaluator = options.evaluator
+    profile = options.profile
+    found = EvaluationHistory(options.history, create=False).interval(
         account_id=account,
         evaluator_id=evaluator,
         profile_name=profile,
@@ -51,9 +52,12 @@ def interval(options: ScoreInterval) -> None:
 
 def list_scopes(options: ListScopes) -> None:
     """List the recorded scores by account, evaluator and profile."""
-    records, lines = [], []
-    for summary in EvaluationHistory(options.database, create=False).scopes(account_id=options.account):
-        names, scores, mean = summary.scope.columns(), summary.scores, summary.mean
+    records = []
+    lines = []
+    for summary in EvaluationHistory(options.history, create=False).scopes(account_id=options.account):
+        names = summary.scope.columns()
+        scores = summary.scores
+        mean = summary.mean
         latest = datetime.fromtimestamp(summary.latest_seconds, tz=UTC).isoformat(timespec="seconds")
         records.append({**names, "scores": scores, "mean": mean, "latest": latest})
         lines.append("  ".join(names[name] for name in ("account_id", "evaluator_id", "profile_name")))

@@ -7,20 +7,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import typer
 
 from calibrant.assembly._init import TaskDraft, draft_task, new_task_path, prompt_of, write_task
 from calibrant.assembly._outlook import TARGET, PromiseOutlook
 from calibrant.assembly._row_checks import described_group
+from calibrant.cli._commands import Init
 from calibrant.cli._tables import aligned, print_output, say
 from calibrant.clients._weights import UsableModel, local_models, usable_models
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._table_files import SEPARATORS
-
-if TYPE_CHECKING:
-    from calibrant.cli._commands import Init
 
 _SHOWN_LABELS: Final = 20
 _HALF: Final = 0.5  # of the new rows: below, the table says how many labelled rows accept so many
@@ -41,7 +39,8 @@ def init(options: Init) -> None:
         ask=_ask if is_terminal else None,
     )
     models = [chosen, *(model for model in usable if model != chosen)]
-    path = write_task(draft, out, models=[(model.name, model.api_base, model.where) for model in models])
+    places = [(model.name, model.api_base, model.where) for model in models]
+    path = write_task(draft, out, models=places)
     commands = next_commands(path, options.data)
     record = {"task": str(path), **_record(draft), "models": [asdict(model) for model in models]}
     print_output({**record, "next": commands}, _lines(draft, models, path, commands), as_json=options.as_json)
@@ -78,7 +77,8 @@ def _ask(question: str, names: Sequence[str]) -> str:
 
 def next_commands(task: Path, data: Path) -> list[str]:
     """Return the commands to run after ``init``."""
-    run, labelled = task.parent / "run", task.parent / "labelled"
+    run = task.parent / "run"
+    labelled = task.parent / "labelled"
     commands = [
         ["optimize", task, "--out", run],
         ["label", run, f"NEW{data.suffix}", "--out", labelled],
@@ -113,7 +113,8 @@ def _record(draft: TaskDraft) -> dict[str, Any]:
 
 
 def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands: Sequence[str]) -> list[str]:
-    columns, total = draft.columns, sum(count for _, count in draft.labels)
+    columns = draft.columns
+    total = sum(count for _, count in draft.labels)
     separator = f", {SEPARATORS[draft.separator]} between columns" if draft.separator else ""
     lines = [f"{draft.data}: {draft.rows:,} rows{separator}{'' if draft.csv.header else ', no header'}"]
     found = [
@@ -136,8 +137,12 @@ def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands
     lines += _outlook_lines(draft)
     lines += [f"warning: {notice}" for notice in draft.notices]
     lines += ["", "Models"]
-    marks = ("  in the task file", *["  also possible"] * len(models))
-    lines += aligned((mark, model.name, model.where) for mark, model in zip(marks, models, strict=False))
+    mark = "  in the task file"
+    table = []
+    for model in models:
+        table.append((mark, model.name, model.where))
+        mark = "  also possible"
+    lines += aligned(table)
     lines += ["", f"File: {path}", "Next:", *(f"  {command}" for command in commands)]
     return lines
 

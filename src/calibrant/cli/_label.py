@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from calibrant import evaluation
-from calibrant.cli._decided_labels import DecidedLabels
+from calibrant.cli._commands import Label
+from calibrant.cli._decided_labels import DecidedLabels, LabelJob
 from calibrant.cli._evaluate import (
     check_options,
     exit_as,
@@ -24,22 +25,25 @@ from calibrant.cli._prompted import Source, source_of
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome
+from calibrant.core._predictor import Stop
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.evaluation._label import LabelFile, unlabelled
+from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
-
-if TYPE_CHECKING:
-    from calibrant.cli._commands import Label
-    from calibrant.core._predictor import Stop
-    from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
-    from calibrant.inference._base import BasePredictor
 
 _ENGINES: Final = ("local", "ray", "batch")
 _LABELS_SHOWN: Final = 12
 _LOCAL_LIMITS: Final = (
-    *("concurrency", "max_cost", "requests_per_minute", "tokens_per_minute", "timeout", "deadline", "cache"),
+    "concurrency",
+    "max_cost",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "timeout",
+    "deadline",
+    "cache",
 )
 
 
@@ -55,16 +59,17 @@ def label(options: Label) -> None:
     columns = source.task.columns
     text = options.text_column or columns.input
     rows = unlabelled(options.data, text=text, columns=columns, limit=options.max_rows)
-    labels = DecidedLabels.of(
-        options.source,
-        source.tuned,
-        out=options.out,
-        rows=rows,
-        file_format=options.format,
+    job = LabelJob(
+        source=options.source,
+        data=options.data,
+        text=text,
+        limit=options.max_rows,
+        format=options.format,
         distribution=options.distribution,
         accept_suggested=options.accept_suggested,
         accept_drift=options.accept_drift,
     )
+    labels = DecidedLabels.of(job, source.tuned, out=options.out, rows=rows)
     if options.watch_drift:
         labels.require_watch()
     if options.engine == "batch":
@@ -107,7 +112,7 @@ def _run(  # noqa: PLR0913 (what a run is made of)
 
 def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, labels: DecidedLabels) -> None:
     """Submit the rows to the provider's batch interface, wait for the answers and write the labels."""
-    from calibrant.cli._batch import LabelJob, print_answers, refuse_limits
+    from calibrant.cli._batch import print_answers, refuse_limits
 
     refuse_limits([name for name in _LOCAL_LIMITS if getattr(options, name) is not None])
     with contextlib.closing(source.open()) as classifier:
@@ -116,17 +121,7 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
         labels.file.prepare()
         submitted = evaluation.submit_batch(single, rows, out=options.out)
         write_down(source, options.out, classifier)
-    job = LabelJob(
-        source=str(options.source.resolve()),
-        data=str(options.data.resolve()),
-        text=options.text_column or source.task.columns.input,
-        limit=options.max_rows,
-        format=options.format,
-        distribution=options.distribution,
-        accept_suggested=options.accept_suggested,
-        accept_drift=options.accept_drift,
-    )
-    job.save(options.out)
+    labels.job.save(options.out)
     say(f"{submitted.rows:,} rows are submitted; if this ends: calibrant batch collect {options.out} --wait")
     key = single.options.get("api_key")
     report = evaluation.collect_batch(options.out, wait=evaluation.Polling(), api_key=key)
@@ -141,7 +136,8 @@ def _print_result(
     result: EvaluationResult, labels: DecidedLabels, options: Label, classifier: BasePredictor
 ) -> None:
     """Print the labelled rows, decisions, drift and the files."""
-    metrics, written = result.metrics, labels.file.written
+    metrics = result.metrics
+    written = labels.file.written
     has_head = isinstance(classifier, Classifier) and classifier.head is not None
     record, lines = labels.outcome(with_drift=options.watch_drift)
     lines = [

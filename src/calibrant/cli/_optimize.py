@@ -14,7 +14,16 @@ from calibrant.calibration._thresholds import certificate_from_record, certifica
 from calibrant.cli._options import FAILED, parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
-from calibrant.cli._tables import aligned, number, print_output, say, vectors_text, with_interval
+from calibrant.cli._tables import (
+    aligned,
+    check_tracking,
+    number,
+    print_output,
+    say,
+    track,
+    vectors_text,
+    with_interval,
+)
 from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Limits
@@ -41,10 +50,7 @@ _HEAD_WITH_CREDIT: Final = ("accuracy", "macro F1", "labels", "credit")
 
 def optimize(options: Optimize) -> None:
     """Run the search and print its results; exit with 1 where a limit ended it, or hardly an answer was a label."""
-    if options.track is not None:
-        from calibrant.cli._track import check_tracking
-
-        check_tracking(options.track)
+    check_tracking(options.track)
     loaded = asked_task(Task.from_file(options.task), options)
     try:
         result, routing = _search(loaded, options)
@@ -59,10 +65,8 @@ def optimize(options: Optimize) -> None:
     lines = [*_table(result), *([] if routing is None else routing.lines())]
     lines += [*_remarks(result), *_summary(result)]
     print_output(record, lines, as_json=options.as_json)
-    if options.track is not None and result.directory is not None:
-        from calibrant.cli._track import track
-
-        track(result.directory)
+    if result.directory is not None:
+        track(options.track, result.directory)
     if all(score.has_hardly_any_label for score in _asked_scores(result)):
         raise SystemExit(FAILED)
 

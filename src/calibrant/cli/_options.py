@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar, dataclass_transform, get_origin
 
 import typer
@@ -47,24 +48,35 @@ _SHARED: Final = {
 _GROUPS: Final = {
     "Rows": ("split", "file", "max_rows", "text_column", "context", "context_column"),
     "Model and prompt": (
-        *("model", "api_base", "option", "prompt", "run", "label_prior"),
-        *("reflection_model", "reflection_option"),
+        "model",
+        "api_base",
+        "option",
+        "prompt",
+        "run",
+        "label_prior",
+        "reflection_model",
+        "reflection_option",
     ),
     "Search": (
-        *(
-            "proposer",
-            "max_metric_calls",
-            "minibatch_size",
-            "seed",
-            "prior_correction",
-            "thresholds",
-            "no_embeddings",
-        ),
+        "proposer",
+        "max_metric_calls",
+        "minibatch_size",
+        "seed",
+        "prior_correction",
+        "thresholds",
+        "no_embeddings",
     ),
     "Promise": ("target_accuracy", "delta", "looks"),
     "Speed and budget": (
-        *("concurrency", "requests_per_minute", "tokens_per_minute", "timeout", "deadline", "max_cost"),
-        *("engine", "ray_address", "workers"),
+        "concurrency",
+        "requests_per_minute",
+        "tokens_per_minute",
+        "timeout",
+        "deadline",
+        "max_cost",
+        "engine",
+        "ray_address",
+        "workers",
     ),
     "Answers paid for before": ("cache", "no_cache"),
     "History of scores": ("history", "account", "profile"),
@@ -101,7 +113,11 @@ _COLLECTORS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+argument = partial(field, kw_only=False)
+"""Declares a field that is given by position; others are options."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 def command(
     group: typer.Typer, work: str, name: str | None = None, *, example: str, is_grouped: bool = False
 ) -> Callable[[type[_T]], type[_T]]:
@@ -184,7 +200,8 @@ def _for_typer(parameter: inspect.Parameter, metavar: str, text: str) -> inspect
     """Return a signature parameter with typer's metadata."""
     if get_origin(parameter.annotation) is Annotated:
         info = _typer_info(parameter)
-        info.help, info.metavar = text, metavar or None
+        info.help = text
+        info.metavar = metavar or None
         return parameter
     default = ... if parameter.default is parameter.empty else parameter.default
     if parameter.kind is not parameter.KEYWORD_ONLY:

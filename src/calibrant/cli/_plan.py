@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from calibrant.cascade.planning._plan import CascadePlan, PricedPolicy, short_names
 from calibrant.cascade.planning._planner import CertifyOn, plan_cascade
 from calibrant.cascade.planning._planner import replay as replay_policy
 from calibrant.cascade.planning._recorded import RecordedRun, recorded_run
+from calibrant.cli._app import Plan, PlanRun, Replay
 from calibrant.cli._classify import all_texts, print_predictions
 from calibrant.cli._evaluate import exit_as, labelled_rows
 from calibrant.cli._evaluation_table import baseline_lines, print_result
@@ -30,13 +31,12 @@ from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
 from calibrant.tuned._task_record import record_run, with_model_alone
 
-if TYPE_CHECKING:
-    from calibrant.cli._app import Plan, PlanRun, Replay
-
 
 def plan(options: Plan) -> None:
     """Write the plan of recorded runs, and print it."""
-    predictions, small_cost, large_cost = options.predictions, options.small_cost, options.large_cost
+    predictions = options.predictions
+    small_cost = options.small_cost
+    large_cost = options.large_cost
     if len({path.resolve() for path in predictions}) < max(len(predictions), 2):
         raise ConfigurationError(
             "Expected recorded runs of at least two models, from small to large, none of them twice, got "
@@ -78,7 +78,8 @@ def plan(options: Plan) -> None:
 
 def replay(options: Replay) -> None:
     """Print the price and the accuracy of a policy on recorded runs."""
-    paths, threshold = options.paths, options.threshold
+    paths = options.paths
+    threshold = options.threshold
     first = paths[0]
     is_plan = first.name == "plan.json" or (first / "plan.json").exists()
     if threshold and is_plan:
@@ -112,7 +113,10 @@ def replay(options: Replay) -> None:
 def run(options: PlanRun) -> None:
     """Classify texts with the plan's cascade, or evaluate labelled rows into a directory."""
     found = CascadePlan.load(options.plan_file)
-    text, file, out, as_json = options.text, options.file, options.out, options.as_json
+    text = options.text
+    file = options.file
+    out = options.out
+    as_json = options.as_json
     if out is None and not text and file is None:
         raise ConfigurationError(
             "Expected --text or --file to classify, or --out to evaluate, got none of them."

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -49,8 +49,6 @@ class _BarWithNotes(Bar):
 class _Display:
     """Progress display on standard error."""
 
-    unit: ClassVar[str] = "rows"
-
     def __init__(self, phase: str = "evaluate") -> None:
         console = Console(stderr=True)
         self._phase = phase
@@ -58,14 +56,15 @@ class _Display:
             TextColumn("{task.description}"),
             BarColumn(bar_width=_BAR_WIDTH),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
-            TextColumn(self.unit),
+            TextColumn("rows"),
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[left]}", markup=False),
             console=console,
             disable=not console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._last, self._printed = "", ""
+        self._last = ""
+        self._printed = ""
         self._next_line = -math.inf  # seconds
         self._waits = False
 
@@ -99,13 +98,14 @@ class _Display:
         most = None if total is None else max(total, done)
         notes = ", ".join(filter(None, (wait, note)))
         self._bar.update(self._tasks[phase], completed=done, total=most, note=notes, left=left)
-        rows = f"{done}/{'?' if total is None else total} {self.unit}"
+        rows = f"{done}/{'?' if total is None else total} rows"
         self._last = f"{phase}: {', '.join(filter(None, (rows, notes, left)))}"
         now = time.monotonic()
         is_due = is_new or (wait and not self._waits) or now >= self._next_line
         if self._bar.disable and is_due and self._last != self._printed:
             say(self._last)
-            self._printed, self._next_line = self._last, now + _SECONDS_BETWEEN_LINES
+            self._printed = self._last
+            self._next_line = now + _SECONDS_BETWEEN_LINES
         self._waits = bool(wait)
 
 
@@ -130,7 +130,8 @@ class ProgressDisplay(_Display):
             parts.append(f"{progress.proposals:,} prompt{many} proposed, {progress.accepted:,} promising")
         if progress.cost is not None:
             parts.append(dollars(progress.cost))
-        left, is_waiting = progress.eta_seconds, bool(progress.rate_limits)
+        left = progress.eta_seconds
+        is_waiting = bool(progress.rate_limits)
         most = "at most " if progress.phase == "search" else ""
         self._show(
             progress.phase,

@@ -7,7 +7,7 @@ import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant import assembly, calibration, inference
 from calibrant.core._errors import ConfigurationError, DataError
@@ -19,24 +19,13 @@ from calibrant.runs._journal import JOURNAL, SavedAnswers
 from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
-    from calibrant.cli._commands import PromptedOptions
+    from calibrant.cli._app import Submit
+    from calibrant.cli._commands import Optimize, PromptedOptions
     from calibrant.core._predictor import Limits
     from calibrant.heads._tuned import Tuned
     from calibrant.inference._base import BasePredictor
 
 _LOG: Final = logging.getLogger("calibrant")
-
-
-class ModelOptions(Protocol):
-    """Protocol of options that name a model instead of the task's own."""
-
-    @property
-    def model(self) -> str | None:
-        """Name of the model."""
-
-    @property
-    def api_base(self) -> str | None:
-        """Address of its server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +95,7 @@ def source_of(path: Path, options: PromptedOptions) -> Source:
     return Source(task=task, tuned=tuned, options=options)
 
 
-def asked_task(task: Task, options: ModelOptions) -> Task:
+def asked_task(task: Task, options: PromptedOptions | Optimize | Submit) -> Task:
     """Return the task with the model and the address that the options name instead of its own.
 
     Raises
@@ -132,7 +121,8 @@ def with_context(task: Task, options: PromptedOptions) -> Task:
     ConfigurationError
         The task has no verifier to read the context.
     """
-    context, column = options.context, options.context_column
+    context = options.context
+    column = options.context_column
     if context is None and column is None:
         return task
     from calibrant.assembly._foreign import read_looper
@@ -192,7 +182,8 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
     A run gives its best prompt with its demonstrations, and its head or else its label prior. A label prior that is
     named comes before any head; the task's own head, in the file of `settings`, is used if neither is named.
     """
-    run, label_prior = options.run, options.label_prior
+    run = options.run
+    label_prior = options.label_prior
     head = settings.file if run is None and label_prior is None else None
     if run is not None:
         from calibrant.runs._directory import DEMONSTRATIONS

@@ -6,17 +6,13 @@ import secrets
 import shlex
 import webbrowser
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from calibrant import serving
 from calibrant.cli._certify import metric_of
+from calibrant.cli._commands import Review as Options
 from calibrant.cli._tables import print_output, say
 from calibrant.evaluation._asked import CERTIFICATE, DECIDED
-from calibrant.serving._review import REVIEWED
-
-if TYPE_CHECKING:
-    from calibrant.cli._commands import Review as Options
-    from calibrant.serving import Review
+from calibrant.serving._review import REVIEWED, Review
 
 
 def review(options: Options) -> None:
@@ -25,7 +21,7 @@ def review(options: Options) -> None:
     from calibrant.serving._server import serve_app
 
     token = secrets.token_urlsafe(24)
-    with serving.Review.opened(options.source, options.out) as found:
+    with Review.opened(options.source, options.out) as found:
         if options.certify:
             metric, label = metric_of(options)
             found.certify(

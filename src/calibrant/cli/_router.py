@@ -55,8 +55,10 @@ class _Place:
 
 def stats(options: Stats) -> None:
     """Print the learned estimates of every provider, with 95 % credible intervals if the strategy has them."""
-    place, strategy = _place(options), options.strategy
-    records, problems = [], []
+    place = _place(options)
+    strategy = options.strategy
+    records = []
+    problems = []
     try:
         for own, name, opened in _stored(place, strategy):
             try:
@@ -77,7 +79,8 @@ def stats(options: Stats) -> None:
 
 def reset(options: Reset) -> None:
     """Delete learned records, damaged ones included; running routers begin anew."""
-    place, strategy = _place(options), options.strategy
+    place = _place(options)
+    strategy = options.strategy
     scopes = place.scopes()
     if len(scopes) > 1:
         raise ConfigurationError(
@@ -99,7 +102,9 @@ def _place(options: RouterOptions) -> _Place:
         raise ConfigurationError(
             f"Expected --strategy to be one of {', '.join(STRATEGIES)}, got {options.strategy!r:.80}."
         )
-    settings, state, scope = None, options.state, options.scope
+    settings = None
+    state = options.state
+    scope = options.scope
     if options.task is not None:
         task = Task.from_file(options.task, splits=())
         settings = assembly.routing_settings(task)

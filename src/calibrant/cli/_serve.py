@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from calibrant import evaluation, serving
 from calibrant.assembly._sections import open_classifier
+from calibrant.cli._app import ServeVerifier
+from calibrant.cli._commands import Mcp, Serve
 from calibrant.cli._options import parse_option
 from calibrant.cli._tables import print_output, say
 from calibrant.core._errors import ConfigurationError
@@ -23,14 +24,10 @@ from calibrant.core._predictor import Limits, Predictor
 from calibrant.core._task import RecordedTask
 from calibrant.evaluation._history import AnswerRecorder, RunScope
 from calibrant.heads._tuned import Tuned
+from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.tuned._open import open_tuned
 from calibrant.tuned._sources import read_source
-
-if TYPE_CHECKING:
-    from calibrant.cli._app import ServeVerifier
-    from calibrant.cli._commands import Mcp, Serve
-    from calibrant.inference._base import BasePredictor
 
 _LOG = logging.getLogger("calibrant")
 _LOOPBACK: Final = "127.0.0.1"
@@ -40,15 +37,9 @@ _LOGGERS: Final = ("calibrant", "uvicorn", "asyncio")
 def serve(options: Serve) -> None:
     """Serve the bundle or the model until a signal comes, then finish the accepted requests."""
     create_app = serving.create_classifier_app  # first, as it says which extra is missing
-    settings = serving.ServiceSettings(
-        api_keys=tuple(map(_key, options.api_key_env or ())),
-        most_bytes=options.max_body,
-        most_texts=options.max_texts,
-        most_rows=options.max_rows,
-        deadline_seconds=options.deadline,
-        log_texts=options.log_texts,
-        only_task=options.only_task,
-    )
+    from calibrant.serving._server import serve_app
+
+    settings = _service_settings(options)
     with ExitStack() as opened:
         if options.source is None:
             classifier = _model_alone(options)
@@ -78,8 +69,26 @@ def serve(options: Serve) -> None:
             gc.collect()
             gc.freeze()
 
-        limits = {"notice_seconds": options.notice, "finish_seconds": settings.finish_seconds}
-        _server().serve_app(app, host=options.host, port=options.port, on_ready=announce, **limits)
+        serve_app(
+            app,
+            host=options.host,
+            port=options.port,
+            on_ready=announce,
+            notice_seconds=options.notice,
+            finish_seconds=settings.finish_seconds,
+        )
+
+
+def _service_settings(options: Serve) -> serving.ServiceSettings:
+    return serving.ServiceSettings(
+        api_keys=tuple(map(_key, options.api_key_env or ())),
+        most_bytes=options.max_body,
+        most_texts=options.max_texts,
+        most_rows=options.max_rows,
+        deadline_seconds=options.deadline,
+        log_texts=options.log_texts,
+        only_task=options.only_task,
+    )
 
 
 def _model_alone(options: Serve) -> Classifier:
@@ -125,7 +134,8 @@ def _refuse_model(source: Path, options: Serve) -> None:
 
 def _opened(source: Path, options: Serve | Mcp) -> tuple[Tuned, BasePredictor]:
     """Open a bundle, a run, or a task file, which decides nothing."""
-    found, limits = read_source(source), Limits(concurrency=options.max_concurrency)
+    found = read_source(source)
+    limits = Limits(concurrency=options.max_concurrency)
     given = dict(map(parse_option, options.option or ()))
     if isinstance(found, Tuned):
         tuned = found.accepting_suggested() if options.accept_suggested else found
@@ -137,13 +147,6 @@ def _opened(source: Path, options: Serve | Mcp) -> tuple[Tuned, BasePredictor]:
         )
     classifier = open_classifier(found, limits=limits)
     return Tuned(tasks=(RecordedTask(task=found),), fingerprint=classifier.fingerprint()), classifier
-
-
-def _server() -> ModuleType:
-    """Return the module of the server, which needs the extra."""
-    from calibrant.serving import _server
-
-    return _server
 
 
 def _recorder(tuned: Tuned, classifier: Predictor, options: Serve) -> AnswerRecorder | None:
@@ -160,6 +163,8 @@ def serve_verifier(options: ServeVerifier) -> None:
     from calibrant.cli._prompted import read_prompt
 
     create_app = serving.create_verifier_app  # first, as it says which extra is missing
+    from calibrant.serving._server import serve_app
+
     given = dict(map(parse_option, options.option or ()))
     if options.api_base is not None:
         given["api_base"] = options.api_base
@@ -179,7 +184,7 @@ def serve_verifier(options: ServeVerifier) -> None:
 
     with closing(verifier):
         app = create_app(verifier, threshold=options.threshold)
-        _server().serve_app(app, host=options.host, port=options.port, on_ready=ready)
+        serve_app(app, host=options.host, port=options.port, on_ready=ready)
 
 
 def _key(name: str) -> str:

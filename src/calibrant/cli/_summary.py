@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,11 +12,10 @@ from numpy.typing import NDArray
 
 from calibrant.cli._tables import with_interval
 from calibrant.metrics._remarks import dollars
-from calibrant.runs._rows import UNKNOWN
+from calibrant.runs._rows import UNKNOWN, SavedRows
 
 if TYPE_CHECKING:
     from calibrant.evaluation._compare import RunComparison, RunDifference
-    from calibrant.runs._rows import SavedRows
 
 _MOST_ROWS: Final = 20
 _LONGEST: Final = 100  # characters of a text
@@ -94,35 +92,26 @@ def _differences_table(found: RunComparison) -> list[str]:
     return ["", *_table(["run", "against", "accuracy difference (95 %)", "rows", "p"], rows)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Changes:
-    """Places in two runs of the rows that they answer differently, answers lost first and answers won next."""
-
-    before: list[int]
-    after: list[int]
-
-    @classmethod
-    def between(cls, first: SavedRows, other: SavedRows) -> _Changes:
-        """Find the rows that both have answered, with another label or credit."""
-        _, ours, theirs = np.intersect1d(first.index, other.index, assume_unique=True, return_indices=True)
-        before = first.correct[ours]
-        after = other.correct[theirs]
-        loss = np.where((before == UNKNOWN) | (after == UNKNOWN), 0, before - after)
-        relabelled = np.array(
-            [first.labels[a] != other.labels[b] for a, b in zip(ours, theirs, strict=True)], dtype=np.bool_
-        )
-        changed = (relabelled | (loss != 0)) & ~first.failed[ours] & ~other.failed[theirs]
-        places = np.flatnonzero(changed)
-        rank = np.select([loss[places] > 0, loss[places] < 0], [0, 1], 2)
-        places = places[np.argsort(rank, kind="stable")]
-        return cls(before=ours[places].tolist(), after=theirs[places].tolist())
+def _changed_places(first: SavedRows, other: SavedRows) -> tuple[list[int], list[int]]:
+    """Return the places in two runs of the rows that they answer differently: answers lost, then won, then others."""
+    _, ours, theirs = np.intersect1d(first.index, other.index, assume_unique=True, return_indices=True)
+    before = first.correct[ours]
+    after = other.correct[theirs]
+    loss = np.where((before == UNKNOWN) | (after == UNKNOWN), 0, before - after)
+    pairs = zip(ours, theirs, strict=True)
+    relabelled = np.array([first.labels[a] != other.labels[b] for a, b in pairs], dtype=np.bool_)
+    changed = (relabelled | (loss != 0)) & ~first.failed[ours] & ~other.failed[theirs]
+    places = np.flatnonzero(changed)
+    rank = np.select([loss[places] > 0, loss[places] < 0], [0, 1], 2)
+    places = places[np.argsort(rank, kind="stable")]
+    return ours[places].tolist(), theirs[places].tolist()
 
 
 def _changes_table(first: SavedRows, other: SavedRows, difference: RunDifference) -> list[str]:
-    changes = _Changes.between(first, other)
-    if not changes.before:
+    before, after = _changed_places(first, other)
+    if not before:
         return ["", f"<p>{_cell(difference.name)}: no row has another answer.</p>"]
-    places = changes.before[:_MOST_ROWS]
+    places = before[:_MOST_ROWS]
     texts = dict(zip(sorted(places), first.rows(sorted(places)), strict=True))
     rows = [
         [
@@ -132,9 +121,9 @@ def _changes_table(first: SavedRows, other: SavedRows, difference: RunDifference
             _text_cell(first.labels[place] or first.outcomes[place].value),
             _text_cell(other.labels[partner] or other.outcomes[partner].value),
         ]
-        for place, partner in zip(places, changes.after, strict=False)
+        for place, partner in zip(places, after, strict=False)
     ]
-    count = len(changes.before)
+    count = len(before)
     shown = f", {_MOST_ROWS} of them here" if count > _MOST_ROWS else ""
     title = f"<p>{_cell(difference.name)}: rows with another answer: {count:,}{shown}.</p>"
     header = ["change", "text", "true label", _cell(difference.baseline), _cell(difference.name)]

@@ -1,4 +1,4 @@
-"""Output of commands: lines, tables, JSON, and numbers as text."""
+"""Output of commands: lines, tables, JSON, numbers as text, and runs logged to a tracking server."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from calibrant.core._errors import CalibrantError, ConfigurationError
+from calibrant.core._prediction import Interval, Usage
 from calibrant.metrics._remarks import dollars
 
-if TYPE_CHECKING:
-    from calibrant.core._prediction import Interval, Usage
-
 _UNLIMITED = 100_000  # characters of a line that goes to a file
+_SERVICES: Final = ("mlflow",)
 
 
 def print_output(record: Mapping[str, Any] | Sequence[Any], lines: Iterable[str], *, as_json: bool) -> None:
@@ -76,3 +78,30 @@ def with_interval(found: Interval | None, form: str = ".3f") -> str:
     if found is None:
         return "-"
     return f"{found.estimate:{form}} ({found.lower:{form}} to {found.upper:{form}})"
+
+
+def check_tracking(service: str | None) -> None:
+    """Refuse a service that is unknown or not installed, before anything is paid for; None is no service."""
+    if service is None:
+        return
+    if service not in _SERVICES:
+        raise ConfigurationError(f"Expected --track mlflow, got {service!r:.80}: no other service is known.")
+    if find_spec("mlflow") is None:
+        from calibrant.core._installation import install_command
+
+        raise ConfigurationError(f"--track mlflow needs the extra mlflow: {install_command('mlflow')}.")
+
+
+def track(service: str | None, *directories: Path) -> None:
+    """Log finished runs to a service; a server that fails costs a sentence, as the run is in its directory."""
+    if service is None:
+        return
+    from calibrant.mlflow import log_run
+
+    for directory in directories:
+        try:
+            run = log_run(directory)
+        except CalibrantError as error:
+            say(f"warning: {error} Send it later: calibrant report {directory} --track mlflow")
+        else:
+            say(f"MLflow has the run {directory.resolve().name}: {run}")

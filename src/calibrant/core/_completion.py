@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.core._prediction import LogprobSpace, Token, Usage
+from calibrant.core._prediction import Floats, HalfFloats, Integers, LogprobSpace, Token, Usage
 
 Message = Mapping[str, str]
 STAND_INS: MutableMapping[str, Opener] = {}
@@ -383,7 +383,7 @@ class Vocabulary:
         """Return the tokens that begin with `data`."""
         return tuple(token for token, piece in enumerate(self.pieces) if piece.startswith(data))
 
-    def closing(self, last: int) -> NDArray[np.int64]:
+    def closing(self, last: int) -> Integers:
         """Return all tokens with the text of `last`, optionally followed by JSON structure, shape (n,)."""
         piece = self.pieces[last]
         spellings = self.beginning_with(piece)
@@ -413,13 +413,13 @@ class TokenLogprobs:
         relative = np.exp(self.logits - np.float32(most))
         return most + math.log(float(relative.sum(dtype=np.float64)))
 
-    def at(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    def at(self, tokens: Integers) -> Floats:
         """Return the natural log-probabilities of `tokens`, at most 0, shape (n,)."""
         logits = self.logits[tokens].astype(np.float64)
-        found: NDArray[np.float64] = np.minimum(logits - self.log_total, 0.0)
+        found: Floats = np.minimum(logits - self.log_total, 0.0)
         return found
 
-    def features(self) -> NDArray[np.float16]:
+    def features(self) -> HalfFloats:
         """Return centred logits of about 1,024 tokens, as features of the text for a regression.
 
         They are linear in the model's last hidden state; tokens spread evenly over the vocabulary tell as much as it
@@ -440,7 +440,7 @@ class TokenLogprobs:
         )
 
 
-def named_features(logprobs: Mapping[int, float], tokens: Sequence[int]) -> NDArray[np.float16]:
+def named_features(logprobs: Mapping[int, float], tokens: Sequence[int]) -> HalfFloats:
     """Return centred log-probabilities of named tokens, as features of the text for a regression, shape (n,).
 
     A token that is not listed is taken to be as probable as the least probable one that is.
@@ -457,11 +457,11 @@ def named_features(logprobs: Mapping[int, float], tokens: Sequence[int]) -> NDAr
     return _centred(some, most=np.float32(max(logprobs.values())))
 
 
-def _centred(logits: NDArray[np.float32], *, most: np.float32) -> NDArray[np.float16]:
+def _centred(logits: NDArray[np.float32], *, most: np.float32) -> HalfFloats:
     # What is ruled out may be any small number, or none; so may all of them.
     top = most if np.isfinite(most) else np.float32(0.0)
     some = np.fmin(np.fmax(logits, top - _LEAST_FEATURE), top)
-    centred: NDArray[np.float16] = (some - some.mean()).astype(np.float16)
+    centred: HalfFloats = (some - some.mean()).astype(np.float16)
     return centred
 
 

@@ -151,9 +151,15 @@ def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def json_text(value: object) -> str:
+    """Return a JSON value as text on one line, with characters as they are."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def decoding_problem(error: UnicodeDecodeError) -> tuple[int, str]:
     """Return the line of the wrong byte in a text, and the message about it."""
-    line, byte = error.object.count(b"\n", 0, error.start) + 1, error.object[error.start]
+    line = error.object.count(b"\n", 0, error.start) + 1
+    byte = error.object[error.start]
     return line, f"expected UTF-8 text, got the byte 0x{byte:02x}"
 
 
@@ -210,7 +216,8 @@ def read_run_record(path: Path, *, remedy: str) -> dict[str, Any]:
 
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files that killed writers of `path` left; the caller must hold its lock."""
-    beginning, length = f".{path.name}.", len(f".{path.name}.") + 8 + len(_TEMPORARY)
+    beginning = f".{path.name}."
+    length = len(f".{path.name}.") + 8 + len(_TEMPORARY)
     with os.scandir(path.parent) as entries:
         names = [entry.name for entry in entries]
     for name in names:

@@ -60,8 +60,9 @@ class Fingerprint:
         for name in ("prompt", "model"):
             value = getattr(self, name)
             if not isinstance(value, str):
-                msg = f"Expected the {name} of a fingerprint as text, got {value!r} ({type(value).__name__})."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(
+                    f"Expected the {name} of a fingerprint as text, got {value!r} ({type(value).__name__})."
+                )
         object.__setattr__(self, "space", LogprobSpace(self.space))
         object.__setattr__(self, "multi_label", self.multi_label or isinstance(self.labels, MultiLabels))
         object.__setattr__(self, "labels", LabelSet.of(self.labels).labels)

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import label_text
+from calibrant.core._prediction import Prediction
 from calibrant.core._rows import Example, TextWithContext
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from calibrant.core._prediction import Prediction
 
 
 class _HasColumns(Protocol):
@@ -185,7 +184,8 @@ def frame_examples(
     DataError
         There are no rows, or one lacks a text or a label.
     """
-    inputs, answers = _frame_column(frame, text), _frame_column(frame, label)
+    inputs = _frame_column(frame, text)
+    answers = _frame_column(frame, label)
     answers = replace(answers, cells=list(map(label_text, answers.cells)))
     if not inputs.cells:
         raise DataError("Expected at least one row, got an empty frame.")

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Final, overload
 
 from calibrant.core._errors import ConfigurationError
@@ -69,7 +70,9 @@ class Aspect:
     @property
     def log_confidence(self) -> float | None:
         """Natural logarithm of `confidence`, <= 0; None where it is unknown."""
-        return None if self.confidence is None else math.log(max(min(self.confidence, 1.0), 1e-300))
+        if self.confidence is None:
+            return None
+        return math.log(max(min(self.confidence, 1.0), 1e-300))
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,9 @@ class LabelSet(Sequence[str]):
 
     def __init__(self, labels: Sequence[str]) -> None:
         if isinstance(labels, str):
-            msg = f"Expected a list of labels, got the text {labels!r}: write [{labels!r}, ...]."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected a list of labels, got the text {labels!r}: write [{labels!r}, ...]."
+            )
         object.__setattr__(self, "labels", tuple(labels))
         object.__setattr__(self, "_canonical", _index(self.labels))
 
@@ -129,6 +133,10 @@ class LabelSet(Sequence[str]):
     def of(cls, labels: LabelSet | Sequence[str]) -> LabelSet:
         """Return `labels` as a label set; a label set is returned unchanged."""
         return labels if isinstance(labels, LabelSet) else cls(labels)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {label: place for place, label in enumerate(self.labels)}
 
     @property
     def is_plain(self) -> bool:
@@ -308,12 +316,14 @@ def _index(labels: tuple[object, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for label in labels:
         if not isinstance(label, str):
-            msg = f"Expected every label to be text, got {label!r} ({type(label).__name__}): quote it."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected every label to be text, got {label!r} ({type(label).__name__}): quote it."
+            )
         key = normalise_label(label)
         if not key:
-            msg = f"Expected every label to hold text, got {label!r}: remove it or name it."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected every label to hold text, got {label!r}: remove it or name it."
+            )
         if key in found:
             same = "twice" if found[key] == label else f"and {found[key]!r}, equal up to case and spaces"
             raise ConfigurationError(f"Expected distinct labels, got {label!r} {same}: keep one of them.")
@@ -366,7 +376,8 @@ def split_label_list(prompt: str, labels: LabelSet) -> tuple[str, dict[str, str]
     """Return a prompt without its list of all labels, and their descriptions; None where it has no such list."""
     before, heading, after = prompt.rpartition(_HEADING)
     lines = after.split("\n")
-    listed, rest = lines[: len(labels)], lines[len(labels) :]
+    listed = lines[: len(labels)]
+    rest = lines[len(labels) :]
     if not heading or not all(line.startswith(_BULLET) for line in listed):
         return prompt, None
     try:

@@ -1,4 +1,4 @@
-"""Predictions: label, distribution, outcome, usage and steps of a cascade; as JSON values, and their journal."""
+"""Predictions: label, distribution, outcome, usage, steps; as JSON values, and their journal; types of arrays."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._reported import MOST_TOKENS, clean_line
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+Floats: TypeAlias = NDArray[np.float64]
+HalfFloats: TypeAlias = NDArray[np.float16]
+Integers: TypeAlias = NDArray[np.int64]
+Places: TypeAlias = NDArray[np.intp]
+"""Positions in another array."""
+Bools: TypeAlias = NDArray[np.bool_]
 
 LOW_LABEL_MASS: Final = 0.5
 """Below this the model would rather write something else than any label.
@@ -73,8 +77,16 @@ class LogprobSpace(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
-        msg = f"Unknown log-probability space {value!r}: expected one of {', '.join(cls)}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Unknown log-probability space {value!r}: expected one of {', '.join(cls)}."
+        )
+
+
+def read_only(values: ArrayLike) -> NDArray[Any]:
+    """Return a copy of values as an array that cannot be written, which a distribution need not copy again."""
+    array = np.array(values)
+    array.setflags(write=False)
+    return array
 
 
 def is_label_mass_low(label_mass: float, unresolved_mass: float, space: LogprobSpace) -> bool:
@@ -163,8 +175,8 @@ class LabelDistribution:
     """
 
     labels: tuple[str, ...]
-    logprobs: NDArray[np.float64]
-    measured: NDArray[np.bool_]
+    logprobs: Floats
+    measured: Bools
     joint_logprob: float | None
     label_mass: float
     unresolved_mass: float
@@ -178,21 +190,20 @@ class LabelDistribution:
         for name in ("logprobs", "measured"):
             array = getattr(self, name)
             if not isinstance(array, np.ndarray) or array.flags.writeable or array.base is not None:
-                array = np.array(array)  # a copy: the caller's array stays the caller's
-                array.setflags(write=False)
-                object.__setattr__(self, name, array)
+                object.__setattr__(self, name, read_only(array))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LabelDistribution):
             return NotImplemented
-        own, others = dict(vars(self)), dict(vars(other))
+        own = dict(vars(self))
+        others = dict(vars(other))
         arrays = [(own.pop(name), others.pop(name)) for name in ("logprobs", "measured")]
         return own == others and all(np.array_equal(*pair) for pair in arrays)
 
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def probabilities(self) -> NDArray[np.float64]:
+    def probabilities(self) -> Floats:
         """Normalised probability of each label, shape (L,), sums to 1."""
         return np.exp(self.logprobs)
 
@@ -498,8 +509,8 @@ class Prediction:
     steps: tuple[Step, ...] = ()
     accepted: bool | None = None
     parts: tuple[Part, ...] = ()
-    features: NDArray[np.float16] | None = field(default=None, compare=False, repr=False)
-    sketch: NDArray[np.float16] | None = field(default=None, compare=False, repr=False)
+    features: HalfFloats | None = field(default=None, compare=False, repr=False)
+    sketch: HalfFloats | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Values inside a model's JSON may hold what no file can.
@@ -522,7 +533,7 @@ class Prediction:
     def with_logprobs(
         self,
         given: LabelDistribution,
-        logprobs: NDArray[np.float64],
+        logprobs: Floats,
         **others: Any,  # noqa: ANN401 (attributes of the distribution)
     ) -> Prediction:
         """Return a copy that answers by other log-probabilities than those of `given`, its distribution."""
@@ -635,12 +646,12 @@ def step_to_record(step: Step) -> _Record:
     return _encoded_fields(step) | {"verdict": step.verdict.value}
 
 
-def encode_half_floats(numbers: NDArray[np.float16]) -> str:
+def encode_half_floats(numbers: HalfFloats) -> str:
     """Return numbers of two bytes as a text of base64."""
     return b64encode(numbers.astype("<f2").tobytes()).decode()
 
 
-def decode_half_floats(text: str) -> NDArray[np.float16]:
+def decode_half_floats(text: str) -> HalfFloats:
     """Return the numbers in a text of `encode_half_floats`, in one row.
 
     Raises
@@ -675,10 +686,10 @@ def _decoded_fields(record: Mapping[str, Any]) -> _Record:
     """Return the outcome, usage and distribution in a record, as Python objects."""
     values: _Record = {}
     if "outcome" in record:
-        counts = {
-            name: min(record["usage"][name], MOST_TOKENS) for name in ("prompt_tokens", "completion_tokens")
-        }
-        values = {"outcome": Outcome(record["outcome"]), "usage": Usage(**{**record["usage"], **counts})}
+        usage = dict(record["usage"])
+        for name in ("prompt_tokens", "completion_tokens"):
+            usage[name] = min(usage[name], MOST_TOKENS)
+        values = {"outcome": Outcome(record["outcome"]), "usage": Usage(**usage)}
     if record.get("distribution") is not None:
         stored = record["distribution"]
         decoded = {

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Floats
 
 DEFAULT_KEY: Final = "calibrant"
 _LONGEST: Final = hashlib.blake2b.MAX_KEY_SIZE
@@ -18,7 +18,7 @@ _KEY_SIZE: Final = 16  # bytes of a derived key, which is twice as many hexadeci
 _PLACE: Final = b"\xff"  # begins no text in UTF-8, so that no place is ever a text
 
 
-def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[np.float64]:
+def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> Floats:
     """Return a hash of each text as a rank in (0, 1], shape (n,), for breaking ties in confidence.
 
     A BLAKE2b hash of the text under `key`, as a share of all hashes: it looks uniform, says nothing about whether an
@@ -43,15 +43,15 @@ def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[
     [0.685, 0.685, 0.9]
     """
     secret = check_key(key)
-    hashes = (
-        hashlib.blake2b(_message(text), key=secret, digest_size=_DIGEST_SIZE).digest() for text in texts
-    )
-    return np.array(
-        [(int.from_bytes(digest) + 1) / 2.0 ** (8 * _DIGEST_SIZE) for digest in hashes], dtype=np.float64
-    )
+    n_ranks = 2.0 ** (8 * _DIGEST_SIZE)
+    ranks = []
+    for text in texts:
+        digest = hashlib.blake2b(_message(text), key=secret, digest_size=_DIGEST_SIZE).digest()
+        ranks.append((int.from_bytes(digest) + 1) / n_ranks)
+    return np.array(ranks, dtype=np.float64)
 
 
-def draw_ranks(names: Sequence[str | int], *, key: str = DEFAULT_KEY) -> NDArray[np.float64]:
+def draw_ranks(names: Sequence[str | int], *, key: str = DEFAULT_KEY) -> Floats:
     """Return the ranks in whose order rows are drawn; those of `tie_ranks` order equal texts and are others."""
     return tie_ranks([f"{place} {name}" for place, name in enumerate(names)], key=key)
 

@@ -92,4 +92,6 @@ def clean_text(text: str) -> str:
 
 def writable(text: str) -> str:
     """Return a text that UTF-8 can encode: half a surrogate pair becomes a question mark."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    if text.isascii():
+        return text
+    return text.encode("utf-8", "replace").decode()

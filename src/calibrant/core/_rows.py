@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from calibrant.core._errors import DataError
-from calibrant.core._files import without_doubles
+from calibrant.core._files import json_text, without_doubles
 from calibrant.core._labels import label_text
 from calibrant.core._table_files import (
     ANY_CSV,
@@ -131,7 +131,9 @@ class Example:
     @property
     def text(self) -> str | TextWithContext:
         """Input of the example, with its context if it has one."""
-        return self.input if self.context is None else TextWithContext(self.input, self.context)
+        if self.context is None:
+            return self.input
+        return TextWithContext(self.input, self.context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +220,9 @@ def read_rows(
     """
     suffix = path.suffix.lower()
     if suffix not in ENDINGS:
-        msg = f"expected a file ending in {', '.join(ENDINGS)}, got {path.suffix or 'no ending'!r}."
-        raise DataError(msg, path=path)
+        raise DataError(
+            f"expected a file ending in {', '.join(ENDINGS)}, got {path.suffix or 'no ending'!r}.", path=path
+        )
     if not path.is_file():
         raise DataError("no such file: check the path (those in a task file are relative to it).", path=path)
     records: Iterator[tuple[int, Mapping[str, Any]]]
@@ -309,7 +312,8 @@ def _parts(
     def part(row: Row) -> str | None:
         if not is_labelled(row, columns):
             return None
-        return ("train", "validation", "test")[rule.part(_text(row, columns.input), _answer(row, columns))]
+        number = rule.part(_text(row, columns.input), _answer(row, columns))
+        return ("train", "validation", "test")[number]
 
     return part
 
@@ -453,14 +457,15 @@ def _answer(row: Row, columns: Columns) -> str:
         return _label(row, columns.answer)
     own = dict(columns.fields)
     whole = columns.answer in row.values and columns.answer not in own.values()
-    if own and (not whole or all(row.values.get(column) is not None for column in own.values())):
-        return json.dumps({name: _label(row, column) for name, column in own.items()}, ensure_ascii=False)
+    has_all = all(row.values.get(column) is not None for column in own.values())
+    if own and (has_all or not whole):
+        return json_text({name: _label(row, column) for name, column in own.items()})
     value = row.values.get(columns.answer)
     if isinstance(value, str):
         answer = _answer_text(value.strip(), row, columns)
     else:
         try:
-            answer = json.dumps(value, ensure_ascii=False) if isinstance(value, Mapping | list) else ""
+            answer = json_text(value) if isinstance(value, Mapping | list) else ""
         except (TypeError, ValueError) as error:
             problem = f"expected labels as text, got {value!r:.60} ({error})."
             raise row.error(f"{columns.answer!r}: {problem}") from error
@@ -473,7 +478,7 @@ def _answer(row: Row, columns: Columns) -> str:
 def _answer_text(text: str, row: Row, columns: Columns) -> str:
     """Return the text of an answer with several labels as JSON; separated labels become an array."""
     if columns.multi_label and text and not text.startswith("["):
-        return json.dumps([label.strip() for label in text.split(columns.separator)], ensure_ascii=False)
+        return json_text([label.strip() for label in text.split(columns.separator)])
     try:
         json.loads(text, object_pairs_hook=without_doubles)
     except (json.JSONDecodeError, RecursionError):
@@ -515,7 +520,8 @@ def _additional(row: Row, column: str) -> Mapping[str, str]:
         value = {"context": value}
     if not isinstance(value, Mapping):
         raise row.error(f"expected {column!r} to be text or an object, got {type(value).__name__}.")
-    return {encodable_text(str(key), row): encodable_text(str(item), row) for key, item in value.items()}
+    texts = {str(key): str(item) for key, item in value.items()}
+    return {encodable_text(key, row): encodable_text(item, row) for key, item in texts.items()}
 
 
 def encodable_text(text: str, row: Row) -> str:

@@ -66,7 +66,9 @@ def array_path(field_path: str) -> tuple[FieldPath, FieldPath]:
     array, mark, inside = field_path.rpartition("[]")
     if not mark:
         return whole, ()
-    return (parse_path(array) if array else ()), (parse_path(inside.removeprefix(".")) if inside else ())
+    outer = parse_path(array) if array else ()
+    inner = parse_path(inside.removeprefix(".")) if inside else ()
+    return outer, inner
 
 
 def element_path(field_path: str, index: int) -> str:
@@ -75,7 +77,7 @@ def element_path(field_path: str, index: int) -> str:
     return f"{array}[{index}]{inside}" if mark else f"{field_path}[{index}]"
 
 
-def enum_node(labels: Iterable[str], path: FieldPath) -> dict[str, Any]:
+def enum_node(labels: Iterable[str], path: FieldPath) -> _Node:
     """Return the schema of an answer that holds one of `labels` at `path`, and nothing else."""
     node: _Node = {"type": "string", "enum": list(labels)}
     for part in reversed(path):
@@ -87,7 +89,7 @@ def enum_node(labels: Iterable[str], path: FieldPath) -> dict[str, Any]:
     return node
 
 
-def merged_nodes(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> dict[str, Any]:
+def merged_nodes(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> _Node:
     """Merge the schemas of two fields into one; error messages name `path`, that of the second."""
     kind = one["type"]
     if kind == "string" or kind != other["type"]:
@@ -120,7 +122,7 @@ def placed_value(path: FieldPath, value: Any) -> Any:  # noqa: ANN401  (JSON)
     return value
 
 
-def plain_schema(schema: object) -> dict[str, Any]:
+def plain_schema(schema: object) -> _Node:
     """Return the JSON schema inside a response format, or of a Pydantic model class.
 
     Raises
@@ -136,8 +138,9 @@ def plain_schema(schema: object) -> dict[str, Any]:
             if isinstance(inner, Mapping):
                 node = inner
         return dict(node)
-    msg = f"Expected a JSON schema (mapping) or a Pydantic model class, got {type(schema).__name__}."
-    raise ConfigurationError(msg)
+    raise ConfigurationError(
+        f"Expected a JSON schema (mapping) or a Pydantic model class, got {type(schema).__name__}."
+    )
 
 
 def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -155,23 +158,24 @@ def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, An
             node = node.get(key) if isinstance(node, Mapping) else None
         if isinstance(node, Mapping):
             return node
-    msg = f"Expected a reference inside the schema, got {reference!r}: put its target under $defs."
-    raise ConfigurationError(msg)
+    raise ConfigurationError(
+        f"Expected a reference inside the schema, got {reference!r}: put its target under $defs."
+    )
 
 
-def with_inner_schemas(node: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+def with_inner_schemas(node: Mapping[str, Any], change: Callable[[Any], Any]) -> _Node:
     """Return a copy of a schema with `change` applied to the schemas directly inside it.
 
     It gets other keywords than enums and constants, too: texts, numbers, and lists of schemas.
     """
-    return {
-        key: part
-        if key in _NOT_SCHEMAS
-        else {name: change(child) for name, child in part.items()}
-        if key in _BY_NAME and isinstance(part, Mapping)
-        else change(part)
-        for key, part in node.items()
-    }
+    changed = dict(node)
+    for key in node.keys() - _NOT_SCHEMAS:
+        part = node[key]
+        if key in _BY_NAME and isinstance(part, Mapping):
+            changed[key] = {name: change(child) for name, child in part.items()}
+        else:
+            changed[key] = change(part)
+    return changed
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,8 @@ class SchemaNode:
         first, *others = [_properties(node) for node in self.alternatives] or [{}]
         if not first or self.is_closed or any(tuple(other) != tuple(first) for other in others):
             return False
-        return sum(any(other[name] != part for other in others) for name, part in first.items()) <= 1
+        differing = [name for name, part in first.items() if any(other[name] != part for other in others)]
+        return len(differing) <= 1
 
     def child(self, part: str | int) -> SchemaNode | None:
         """Return the node of a property or an array element; None if the schema has none."""
@@ -246,14 +251,18 @@ class SchemaNode:
 def _alternatives(node: Mapping[str, Any], root: _Node, depth: int = 0) -> Iterator[_Node]:
     """Yield the alternatives of `node`, with $ref, allOf, anyOf and oneOf resolved."""
     if depth > _MAX_DEPTH:
-        msg = f"Expected a schema less than {_MAX_DEPTH} references deep: one of them leads back to itself."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected a schema less than {_MAX_DEPTH} references deep: one of them leads back to itself."
+        )
     rest = {key: value for key, value in node.items() if key not in ("$ref", "allOf", *_CHOICES)}
     merged = [rest]
     together = [schema_target(node["$ref"], root)] if "$ref" in node else []
     together += node.get("allOf") or []
     choices = [branch for key in _CHOICES for branch in node.get(key) or []]
-    for groups in (*([part] for part in together), *([choices] if choices else [])):
+    groups_of_all = [[part] for part in together]
+    if choices:
+        groups_of_all.append(choices)
+    for groups in groups_of_all:
         merged = [
             _merge(left, right)
             for left in merged

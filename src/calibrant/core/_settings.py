@@ -243,7 +243,8 @@ def line_of(text: str, location: Sequence[Any]) -> int:
     wanted = tuple(map(str, location))
     table: tuple[str, ...] = ()
     entries: Counter[tuple[str, ...]] = Counter()  # of arrays of tables
-    best, best_line = 0, 1
+    best = 0
+    best_line = 1
     for number, line in enumerate(text.split("\n"), 1):
         if header := _HEADER.match(line):
             table = _numbered(_path(header[2]), entries)
@@ -256,7 +257,8 @@ def line_of(text: str, location: Sequence[Any]) -> int:
         else:
             continue
         if len(path) > best and wanted[: len(path)] == path:
-            best, best_line = len(path), number
+            best = len(path)
+            best_line = number
     return best_line
 
 

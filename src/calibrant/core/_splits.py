@@ -10,12 +10,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import normalise_label
+from calibrant.core._prediction import Bools, Floats, Integers, Places
 
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+")
 _LEAST: Final = 0.5  # share of the word pairs of two texts that near-duplicates have in common
@@ -31,8 +32,8 @@ _SKETCH_LEAST: Final = 0.35  # of 64 bits; lower than _LEAST, as several pairs m
 
 _BITS_OF_BYTE: Final = np.array([byte.bit_count() for byte in range(256)])
 
-_Indices: TypeAlias = NDArray[np.intp]
 _Hashes: TypeAlias = NDArray[np.uint32]
+_Keys: TypeAlias = NDArray[np.uint64]
 
 
 def word_pair_hashes(text: str) -> list[int]:
@@ -72,7 +73,7 @@ class WordPairs:
         self.hashes.extend(found)
         self.counts.append(len(found))
 
-    def of(self, texts: _Indices) -> tuple[_Hashes, _Indices]:
+    def of(self, texts: Places) -> tuple[_Hashes, Places]:
         """Return the hashes of some texts in their order, and the place of each hash's text in that order.
 
         Of more than 125,000 texts, fewer of the smallest hashes of each are returned, so that memory stays bounded:
@@ -80,14 +81,16 @@ class WordPairs:
         """
         counts = np.frombuffer(self.counts, dtype=np.uint8).astype(np.intp)
         starts = np.cumsum(counts) - counts
-        chosen = np.minimum(counts[texts], max(_FEWEST_PAIRS, _MOST_PAIRS // max(1, len(texts))))
+        most = max(_FEWEST_PAIRS, _MOST_PAIRS // max(1, len(texts)))
+        chosen = np.minimum(counts[texts], most)
         places = np.repeat(np.arange(len(texts)), chosen)
-        within = np.arange(len(places)) - np.repeat(np.cumsum(chosen) - chosen, chosen)
+        before = np.cumsum(chosen) - chosen
+        within = np.arange(len(places)) - np.repeat(before, chosen)
         hashes = np.frombuffer(self.hashes, dtype=np.uint32)
         return hashes[starts[texts][places] + within], places
 
 
-def group_near_duplicates(hashes: _Hashes, places: _Indices, labels: NDArray[np.int64]) -> _Indices:
+def group_near_duplicates(hashes: _Hashes, places: Places, labels: Integers) -> Places:
     """Return the group of every text: the place of its first text, shape (n,).
 
     Parameters
@@ -110,30 +113,32 @@ def group_near_duplicates(hashes: _Hashes, places: _Indices, labels: NDArray[np.
         same = np.flatnonzero(shared[distance:] == shared[:-distance])
         for start in range(0, len(same), _CHUNK):
             chunk = same[start : start + _CHUNK]
-            first, second = texts[chunk], texts[chunk + distance]
+            first = texts[chunk]
+            second = texts[chunk + distance]
             apart = groups[first] != groups[second]
-            first, second = first[apart], second[apart]
+            first = first[apart]
+            second = second[apart]
             alike = index.are_alike(first, second)
             groups = _joined(groups, first[alike], second[alike])
     return groups
 
 
-def _is_counted(hashes: _Hashes, labels: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_counted(hashes: _Hashes, labels: Integers) -> Bools:
     """Return a mask of the pairs that count: those of few texts, or mostly of one label."""
-    keys = (hashes.astype(np.uint64) << np.uint64(32)) | labels.astype(np.uint64)
-    by_label, counts = np.unique(keys, return_counts=True)
+    by_label, counts = np.unique(_keys(hashes, labels), return_counts=True)
     owners = (by_label >> np.uint64(32)).astype(np.uint32)
     values, starts = np.unique(owners, return_index=True)
-    total, most = np.add.reduceat(counts, starts), np.maximum.reduceat(counts, starts)
+    total = np.add.reduceat(counts, starts)
+    most = np.maximum.reduceat(counts, starts)
     counted = (total < _COMMON) | (most >= _OWN * total)
-    result: NDArray[np.bool_] = counted[np.searchsorted(values, hashes)]
+    result: Bools = counted[np.searchsorted(values, hashes)]
     return result
 
 
 class _PairIndex:
     """Word pairs of texts, to look up texts that share some and to compare two texts."""
 
-    def __init__(self, hashes: _Hashes, places: _Indices, *, n_texts: int) -> None:
+    def __init__(self, hashes: _Hashes, places: Places, *, n_texts: int) -> None:
         self._hashes = hashes
         self._places = places
         self._sizes = np.bincount(places, minlength=n_texts)
@@ -144,7 +149,7 @@ class _PairIndex:
         self._sketches = np.zeros(n_texts, dtype=np.uint64)
         np.bitwise_or.at(self._sketches, places, bits)
 
-    def join_pairs(self) -> tuple[_Hashes, _Indices]:
+    def join_pairs(self) -> tuple[_Hashes, Places]:
         """Return the rarest pairs of every text, without those of one text alone, and their texts; sorted by pair.
 
         Two texts that share half of their pairs share one of the rarer half (prefix filter of similarity joins).
@@ -152,22 +157,27 @@ class _PairIndex:
         _, inverse, counts = np.unique(self._hashes, return_inverse=True, return_counts=True)
         frequency = counts[inverse]
         order = np.lexsort((self._hashes, frequency, self._places))
-        places, hashes, frequency = self._places[order], self._hashes[order], frequency[order]
+        places = self._places[order]
+        hashes = self._hashes[order]
+        frequency = frequency[order]
         rank = np.arange(len(places)) - self._starts[places]
         alone = np.bincount(places[frequency == 1], minlength=len(self._sizes))
         in_rarer_half = rank <= self._sizes[places] - np.ceil(_LEAST * self._sizes[places])
         joins = in_rarer_half & (frequency > 1) & (rank < alone[places] + _JOIN_PAIRS)
-        hashes, places = hashes[joins], places[joins]
+        hashes = hashes[joins]
+        places = places[joins]
         order = np.lexsort((places, hashes))
         return hashes[order], places[order]
 
-    def are_alike(self, first: _Indices, second: _Indices) -> NDArray[np.bool_]:
+    def are_alike(self, first: Places, second: Places) -> Bools:
         """Return a mask of the near-duplicates among pairs of texts."""
-        one, other = self._sketches[first], self._sketches[second]
+        one = self._sketches[first]
+        other = self._sketches[second]
         # Most texts that share a frequent pair are unlike: this tells without reading their pairs.
         alike = _bit_counts(one & other) >= _SKETCH_LEAST * _bit_counts(one | other)
         kept = np.flatnonzero(alike)
-        first, second = first[kept], second[kept]
+        first = first[kept]
+        second = second[kept]
         n_shared = np.zeros(len(kept), dtype=np.intp)
         for place in range(int(self._sizes[first].max(initial=0))):
             has_more = np.flatnonzero(place < self._sizes[first])
@@ -181,18 +191,19 @@ class _PairIndex:
         return alike
 
 
-def _keys(places: _Indices, hashes: _Hashes) -> NDArray[np.uint64]:
-    return (places.astype(np.uint64) << np.uint64(32)) | hashes.astype(np.uint64)
+def _keys(high: NDArray[Any], low: NDArray[Any]) -> _Keys:
+    """Return pairs of whole numbers below 2**32 as one number each."""
+    return (high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)
 
 
-def _bit_counts(sketches: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _bit_counts(sketches: _Keys) -> Integers:
     """Return the number of bits set in each sketch."""
     bits = _BITS_OF_BYTE[sketches.view(np.uint8)].reshape(-1, 8)
-    counts: NDArray[np.int64] = bits.sum(axis=1)
+    counts: Integers = bits.sum(axis=1)
     return counts
 
 
-def _joined(groups: _Indices, first: _Indices, second: _Indices) -> _Indices:
+def _joined(groups: Places, first: Places, second: Places) -> Places:
     """Return the groups after texts of some of them were found alike."""
     while True:
         lowest = np.minimum(groups[first], groups[second])
@@ -234,16 +245,18 @@ class TextGroups:
         Normalised labels.
     """
 
-    hashes: NDArray[np.uint64]
-    keys: NDArray[np.uint64]
-    labels: NDArray[np.int64]
-    together: NDArray[np.bool_]
+    hashes: _Keys
+    keys: _Keys
+    labels: Integers
+    together: Bools
     names: tuple[str, ...]
 
     def find(self, text: str) -> tuple[int, bool] | None:
         """Return the key of a text's group, and True if it stays in one split; None for a text of its own."""
         place = self.place(text_hash(text))
-        return None if place is None else (int(self.keys[place]), bool(self.together[place]))
+        if place is None:
+            return None
+        return (int(self.keys[place]), bool(self.together[place]))
 
     def key(self, text: str) -> int:
         """Return the key of a text's group; of a text of its own, its hash."""
@@ -253,7 +266,9 @@ class TextGroups:
     def place(self, hashed: int) -> int | None:
         """Return the place of a text in the arrays, by its hash; None for a text of its own."""
         place = int(np.searchsorted(self.hashes, np.uint64(hashed)))
-        return place if place < len(self.hashes) and int(self.hashes[place]) == hashed else None
+        if place < len(self.hashes) and int(self.hashes[place]) == hashed:
+            return place
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,20 +325,21 @@ class _Texts:
     """
 
     names: list[str]
-    hashes: NDArray[np.uint64]
-    rows: NDArray[np.intp]
-    labels: NDArray[np.int64]
-    conflicts: NDArray[np.uint64]
+    hashes: _Keys
+    rows: Places
+    labels: Integers
+    conflicts: _Keys
 
     @classmethod
-    def of(cls, hashes: NDArray[np.uint64], answers: NDArray[np.uintc], numbers: Mapping[str, int]) -> _Texts:
+    def of(cls, hashes: _Keys, answers: NDArray[np.uintc], numbers: Mapping[str, int]) -> _Texts:
         """Return the distinct texts of rows, given their hashes, answers by number, and the numbers of answers."""
         names = sorted(numbers)
         rank = np.empty(len(names), dtype=np.int64)
         rank[[numbers[name] for name in names]] = np.arange(len(names))
         labels = rank[answers]
         order = np.lexsort((labels, hashes))
-        hashes, labels = hashes[order], labels[order]
+        hashes = hashes[order]
+        labels = labels[order]
         is_first = np.r_[True, hashes[1:] != hashes[:-1]]
         is_conflict = ~is_first & np.r_[False, labels[1:] != labels[:-1]]
         return cls(
@@ -347,7 +363,9 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
         Of the distinct texts of every answer.
     """
     numbers: dict[str, int] = {}
-    hashes, answers, pairs = array("Q"), array("I"), WordPairs.empty()
+    hashes = array("Q")
+    answers = array("I")
+    pairs = WordPairs.empty()
     for text, answer in rows:
         hashes.append(text_hash(text))
         answers.append(numbers.setdefault(normalise_label(answer), len(numbers)))
@@ -363,11 +381,14 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
     counts = np.bincount(texts.labels, minlength=len(texts.names))
     is_rare = counts * _smallest(shares) <= 0.5
     # Answers with too few texts for every split share their cuts.
-    room = np.ceil(np.where(is_rare, counts[is_rare].sum(), counts) * _smallest(shares))
+    sharing = np.where(is_rare, counts[is_rare].sum(), counts)
+    room = np.ceil(sharing * _smallest(shares))
     found = _text_groups(texts, groups, room)
-    keys, labels = texts.hashes.copy(), texts.labels.copy()
+    keys = texts.hashes.copy()
+    labels = texts.labels.copy()
     moved = np.searchsorted(texts.hashes, found.hashes[found.together])
-    keys[moved], labels[moved] = found.keys[found.together], found.labels[found.together]
+    keys[moved] = found.keys[found.together]
+    labels[moved] = found.labels[found.together]
     own = texts.labels[np.searchsorted(texts.hashes, texts.conflicts)]
     kept = [texts.names[label] for label in own.tolist()]
     conflicts = dict(zip(texts.conflicts.tolist(), kept, strict=True))
@@ -376,7 +397,7 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
     )
 
 
-def near_duplicate_groups(rows: Sequence[tuple[str, str]]) -> NDArray[np.uint64]:
+def near_duplicate_groups(rows: Sequence[tuple[str, str]]) -> _Keys:
     """Return a number for every row's text and answer, shape (n,): the same for near-duplicates and equal texts."""
     groups = split_rule(rows, _ALL_IN_ONE).groups
     return np.array([groups.key(text) for text, _ in rows], dtype=np.uint64)
@@ -396,7 +417,7 @@ def _smallest(shares: Shares) -> float:
     return min(share for share in shares if share)
 
 
-def _text_groups(texts: _Texts, groups: NDArray[np.intp], room: NDArray[np.float64]) -> TextGroups:
+def _text_groups(texts: _Texts, groups: Places, room: Floats) -> TextGroups:
     """Return the groups of several texts.
 
     Parameters
@@ -432,9 +453,9 @@ def _text_groups(texts: _Texts, groups: NDArray[np.intp], room: NDArray[np.float
 
 def _cuts(
     names: Sequence[str],
-    keys: NDArray[np.uint64],
-    labels: NDArray[np.int64],
-    is_rare: NDArray[np.bool_],
+    keys: _Keys,
+    labels: Integers,
+    is_rare: Bools,
     shares: Shares,
 ) -> dict[str, tuple[int, int]]:
     """Return the cuts of every answer; rare answers share theirs."""
@@ -445,12 +466,13 @@ def _cuts(
     }
 
 
-def _cut(keys: NDArray[np.uint64], shares: Shares) -> tuple[int, int]:
+def _cut(keys: _Keys, shares: Shares) -> tuple[int, int]:
     """Return the two cuts that divide sorted keys by the shares, without dividing equal keys."""
     n = len(keys)
     slack = int(n * _smallest(shares)) // _SLACK
-    cuts, last = [], 0
-    for share, own in ((shares[0], shares[0]), (shares[0] + shares[1], shares[1])):
+    cuts = []
+    last = 0
+    for own, share in zip(shares[:2], (shares[0], shares[0] + shares[1]), strict=True):
         ideal = min(round(share * _END), _END - 1)
         wanted = round(share * n)
         index = int(np.searchsorted(keys, np.uint64(ideal)))
@@ -468,7 +490,7 @@ def _cut(keys: NDArray[np.uint64], shares: Shares) -> tuple[int, int]:
     return cuts[0], cuts[1]
 
 
-def _between_groups(keys: NDArray[np.uint64], index: int, *, last: int) -> int:
+def _between_groups(keys: _Keys, index: int, *, last: int) -> int:
     """Return the end of a group that is nearest to an index, or its second end if the first is not after `last`."""
     if index >= len(keys):
         return index

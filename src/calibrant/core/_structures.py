@@ -7,13 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import json_text
 from calibrant.core._labels import Aspect, LabelSet, normalise_label
-from calibrant.core._prediction import LabelDistribution, Part, Prediction
+from calibrant.core._prediction import Bools, Floats, LabelDistribution, Part, Places, Prediction
 from calibrant.core._schema import (
     array_path,
     enum_node,
@@ -23,10 +24,6 @@ from calibrant.core._schema import (
     placed_value,
 )
 from calibrant.core._settings import register
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
 
 SEPARATOR: Final = "/"
 _ANSWERS: Final = ("no", "yes")
@@ -66,10 +63,6 @@ class OrdinalLabels(LabelSet):
 
     structure: ClassVar[str] = "ordinal"
 
-    @cached_property
-    def _ranks(self) -> dict[str, int]:
-        return {label: rank for rank, label in enumerate(self.labels)}
-
     def rank(self, label: str) -> int:
         """Return the rank of a canonical label, 0 for the lowest.
 
@@ -78,29 +71,32 @@ class OrdinalLabels(LabelSet):
         KeyError
             `label` is not in the label set.
         """
-        return self._ranks[label]
+        return self._places[label]
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return one aspect for each label except the highest: whether the answer ranks above it."""
-        predicted, expected = self.rank(prediction.label or ""), self.rank(answer)
-        return tuple(
-            Aspect(
-                name=f"above {label}",
-                predicted=_ANSWERS[predicted > rank],
-                expected=_ANSWERS[expected > rank],
-                confidence=_implied_confidence(prediction.confidence, sides, _ANSWERS[predicted > rank]),
-                distribution=sides,
+        predicted = self.rank(prediction.label or "")
+        expected = self.rank(answer)
+        found = []
+        for rank, sides in enumerate(self._sides(prediction.distribution)):
+            side = _ANSWERS[predicted > rank]
+            found.append(
+                Aspect(
+                    name=f"above {self.labels[rank]}",
+                    predicted=side,
+                    expected=_ANSWERS[expected > rank],
+                    confidence=_implied_confidence(prediction.confidence, sides, side),
+                    distribution=sides,
+                )
             )
-            for rank, (label, sides) in enumerate(
-                zip(self.labels, self._sides(prediction.distribution), strict=False)
-            )
-        )
+        return tuple(found)
 
     def _sides(self, whole: LabelDistribution | None) -> Sequence[LabelDistribution | None]:
         """Return, for each label except the highest, the probabilities of both sides: up to it, above it."""
         if whole is None:
             return [None] * (len(self) - 1)
-        shares, known = whole.probabilities, whole.measured
+        shares = whole.probabilities
+        known = whole.measured
         mass = np.empty((len(self) - 1, 2))
         measured = np.empty(mass.shape, dtype=np.bool_)
         # Each side is added up by itself: one minus the other loses what is far out.
@@ -117,7 +113,7 @@ class _Level(NamedTuple):
     """Distinct path prefixes at one level, and for each label the index of its prefix."""
 
     values: tuple[str, ...]
-    members: NDArray[np.intp]  # (L,), indices into `values`
+    members: Places  # (L,), indices into `values`
 
 
 @dataclass(frozen=True)
@@ -221,38 +217,32 @@ class HierarchicalLabels(LabelSet):
         own = self._levels[level - 1]
         return own.values[int(own.members[self._places[label]])]
 
-    def groups(self, level: int) -> NDArray[np.intp]:
+    def groups(self, level: int) -> Places:
         """Return for each label the index of its first `level` levels, shape (L,)."""
         return self._levels[level - 1].members
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return one aspect per path prefix, level by level; the last is the label itself."""
-        predicted, expected = self._places[prediction.label or ""], self._places[answer]
+        predicted = self._places[prediction.label or ""]
+        expected = self._places[answer]
         found = []
         for number, (values, members) in enumerate(self._levels, 1):
-            is_last = number == self.depth
-            groups = (
-                prediction.distribution
-                if is_last
-                else _grouped_distribution(prediction.distribution, values, members)
-            )
             value = values[members[predicted]]
+            groups = prediction.distribution
+            confidence = prediction.confidence
+            if number < self.depth:
+                groups = _grouped_distribution(groups, values, members)
+                confidence = _implied_confidence(confidence, groups, value)
             found.append(
                 Aspect(
                     name=f"level {number}",
                     predicted=value,
                     expected=values[members[expected]],
-                    confidence=prediction.confidence
-                    if is_last
-                    else _implied_confidence(prediction.confidence, groups, value),
+                    confidence=confidence,
                     distribution=groups,
                 )
             )
         return tuple(found)
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {label: place for place, label in enumerate(self.labels)}
 
     @cached_property
     def _levels(self) -> tuple[_Level, ...]:
@@ -285,7 +275,7 @@ def _implied_confidence(own: float | None, marginal: LabelDistribution | None, v
 
 
 def _grouped_distribution(
-    whole: LabelDistribution | None, values: tuple[str, ...], members: NDArray[np.intp]
+    whole: LabelDistribution | None, values: tuple[str, ...], members: Places
 ) -> LabelDistribution | None:
     """Return the distribution over groups of labels; `members` holds each label's group index."""
     if whole is None:
@@ -295,16 +285,16 @@ def _grouped_distribution(
     return _marginal_distribution(whole, values, _log(mass), measured)
 
 
-def _log(mass: NDArray[np.float64]) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = np.log(np.maximum(mass, _TINY))
+def _log(mass: Floats) -> Floats:
+    found: Floats = np.log(np.maximum(mass, _TINY))
     return found
 
 
 def _marginal_distribution(
     whole: LabelDistribution,
     values: tuple[str, ...],
-    logprobs: NDArray[np.float64],
-    measured: NDArray[np.bool_],
+    logprobs: Floats,
+    measured: Bools,
 ) -> LabelDistribution:
     """Return a distribution over groups of labels, with the error bound of the original one."""
     return LabelDistribution(
@@ -433,7 +423,8 @@ class CompositeLabels(LabelSet, ABC):
 
     def aspects(self, prediction: Prediction, answer: str) -> tuple[Aspect, ...]:
         """Return the aspects of all graded parts, as the label set of each part defines them."""
-        predicted, expected = self.values(prediction.label or ""), self.values(answer)
+        predicted = self.values(prediction.label or "")
+        expected = self.values(answer)
         known = {part.name: part for part in prediction.parts}
         found: list[Aspect] = []
         for name in self._graded_parts(predicted, expected):
@@ -567,7 +558,7 @@ class FieldLabels(CompositeLabels):
 
     def answer_of(self, values: Mapping[str, str]) -> str:
         """Return the canonical answer with these labels."""
-        return json.dumps({field.name: values[field.name] for field in self.fields}, ensure_ascii=False)
+        return json_text({field.name: values[field.name] for field in self.fields})
 
     def labels_of(self, part: str) -> LabelSet:
         """Return the label set of a field."""
@@ -576,7 +567,7 @@ class FieldLabels(CompositeLabels):
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
         """Yield the mistakes in the fields of an answer."""
         if not isinstance(answer, dict):
-            example = json.dumps({field.name: field.labels[0] for field in self.fields}, ensure_ascii=False)
+            example = json_text({field.name: field.labels[0] for field in self.fields})
             yield f"is no object of fields: write {example}, or give every field a column"
             return
         extra = [name for name in answer if name not in self.parts]
@@ -667,7 +658,9 @@ class MultiLabels(CompositeLabels):
         if not isinstance(found, list) or not all(isinstance(label, str) for label in found):
             return None
         labels = [self.label_of(label) for label in found]
-        return self.answer_with([label for label in labels if label]) if all(labels) else None
+        if all(labels):
+            return self.answer_with([label for label in labels if label])
+        return None
 
     def label_of(self, text: str) -> str | None:
         """Return the label that equals `text` up to case and surrounding space, or None."""
@@ -684,7 +677,7 @@ class MultiLabels(CompositeLabels):
 
     def answer_of(self, values: Mapping[str, str]) -> str:
         """Return the canonical answer with all labels whose value is ``yes``."""
-        return json.dumps([label for label in self if values.get(label) == YES], ensure_ascii=False)
+        return json_text([label for label in self if values.get(label) == YES])
 
     def labels_of(self, part: str) -> LabelSet:  # noqa: ARG002
         """Return the values of any part: ``no`` and ``yes``."""
@@ -693,7 +686,7 @@ class MultiLabels(CompositeLabels):
     def problems(self, answer: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON value)
         """Yield the reasons why a JSON value is not a legal array of labels."""
         if not isinstance(answer, list):
-            example = json.dumps(list(self.labels[:2]), ensure_ascii=False)
+            example = json_text(list(self.labels[:2]))
             yield f"is no list of labels: write {example}, and [] where there is none"
             return
         wrong = [label for label in answer if not isinstance(label, str) or self.label_of(label) is None]
@@ -761,7 +754,8 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
         The legal answers.
     """
     if not isinstance(labels, CompositeLabels):  # `problems` reads the JSON of several labels
-        n, names = len(labels), _names(labels)
+        n = len(labels)
+        names = _names(labels)
         return (
             f"answer {answer!r:.80} is not one of the {n} labels ({names}): correct the row or add the label."
         )

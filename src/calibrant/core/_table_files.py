@@ -146,13 +146,17 @@ def read_json_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, dict[str,
             try:
                 value = json.loads(text.strip(), object_pairs_hook=without_doubles)
             except (ValueError, RecursionError) as error:
-                msg = f"expected one JSON object per line, got broken JSON ({error})."
-                raise DataError(msg, path=path, line=line) from error
+                raise DataError(
+                    f"expected one JSON object per line, got broken JSON ({error}).", path=path, line=line
+                ) from error
             if "\\u" in text:
                 _check_names(value, path, line)
             if not isinstance(value, dict):
-                msg = f'expected a JSON object, got {type(value).__name__}: write {{"input": ..., "answer": ...}}.'
-                raise DataError(msg, path=path, line=line)
+                raise DataError(
+                    f'expected a JSON object, got {type(value).__name__}: write {{"input": ..., "answer": ...}}.',
+                    path=path,
+                    line=line,
+                )
             yield line, value
 
 
@@ -221,10 +225,11 @@ def read_csv(
         if len(record) != len(names):
             first = "the header" if form.header else "the first row"
             quoted = SEPARATORS.get(separator, repr(separator))
-            msg = (
-                f"expected {len(names)} columns as in {first}, got {len(record)}: quote texts with {quoted}."
+            raise DataError(
+                f"expected {len(names)} columns as in {first}, got {len(record)}: quote texts with {quoted}.",
+                path=path,
+                line=line,
             )
-            raise DataError(msg, path=path, line=line)
         yield line, dict(zip(names, record, strict=True))
 
 
@@ -256,8 +261,11 @@ def check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
 def check_size(size: int, max_bytes: int, path: Path, line: int) -> None:
     """Raise DataError if a row is longer than `max_bytes`."""
     if size > max_bytes:
-        msg = f"expected a row of at most {max_bytes:,} bytes, got a longer one: split or shorten it."
-        raise DataError(msg, path=path, line=line)
+        raise DataError(
+            f"expected a row of at most {max_bytes:,} bytes, got a longer one: split or shorten it.",
+            path=path,
+            line=line,
+        )
 
 
 def found_separator(path: Path, encoding: str | None = None, *, column: str | None = None) -> str:
@@ -328,8 +336,11 @@ def _csv_records(
                 start = reader.line_num + 1
         except csv.Error as error:
             problem = str(error).replace(f"'{_NONE}'", "the end of the line")
-            msg = f"broken CSV in the record that starts here: {problem}: close its quotes, double those inside."
-            raise DataError(msg, path=path, line=start) from error
+            raise DataError(
+                f"broken CSV in the record that starts here: {problem}: close its quotes, double those inside.",
+                path=path,
+                line=start,
+            ) from error
 
 
 def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None) -> Iterator[tuple[int, str]]:
@@ -340,10 +351,12 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
     if encoding is None and file.read(2) in _UTF16_MARKS:
         encoding = "utf-16"
     file.seek(0)
-    if encoding is not None and len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1:
+    if encoding is not None and len("\n\n".encode(encoding)) > len("\n".encode(encoding)) + 1:
         yield from _wide_lines(file, path, max_bytes, encoding)
         return
-    codec, is_ascii, number = encoding or "utf-8", True, 0
+    codec = encoding or "utf-8"
+    is_ascii = True
+    number = 0
     while data := file.readline(max_bytes + 1):
         number += 1
         if len(data) > max_bytes:
@@ -357,7 +370,8 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
             _say_once(
                 f"{place}: not UTF-8: read as Windows-1252. If letters look wrong, set encoding under [data]."
             )
-            codec, text = _WINDOWS, data.decode(_WINDOWS)
+            codec = _WINDOWS
+            text = data.decode(_WINDOWS)
         is_ascii = is_ascii and data.isascii()
         yield len(data), text.removeprefix("\ufeff") if number == 1 else text
 
@@ -380,8 +394,11 @@ def _undecodable(error: UnicodeError, path: Path, line: int, encoding: str | Non
         return DataError(
             f"{problem}: save the file as UTF-8, or name its encoding under [data].", path=path, line=line
         )
-    msg = f"expected text in the encoding {encoding!r}, got other bytes ({error}): save the file as UTF-8."
-    return DataError(msg, path=path, line=line)
+    return DataError(
+        f"expected text in the encoding {encoding!r}, got other bytes ({error}): save the file as UTF-8.",
+        path=path,
+        line=line,
+    )
 
 
 def _is_windows(path: Path) -> bool:
@@ -434,7 +451,8 @@ def read_parquet(path: Path, max_characters: int) -> Iterator[tuple[int, dict[st
         check_columns(file.schema_arrow.names, path, None)
         rows = (values for batch in file.iter_batches(batch_size=1024) for values in batch.to_pylist())
         for line, values in enumerate(rows, 1):
-            check_size(sum(len(v) for v in values.values() if isinstance(v, str)), max_characters, path, line)
+            size = sum(len(value) for value in values.values() if isinstance(value, str))
+            check_size(size, max_characters, path, line)
             yield line, values
     except DataError:
         raise
@@ -475,8 +493,9 @@ def read_excel_cells(
     except ConfigurationError:
         raise
     except Exception as error:
-        problem = f"not a readable Excel file ({error}): save it again, or as CSV."
-        raise DataError(problem, path=path) from error
+        raise DataError(
+            f"not a readable Excel file ({error}): save it again, or as CSV.", path=path
+        ) from error
     try:
         names: list[str] | None = None
         for line, cells in enumerate(book.worksheets[0].iter_rows(), 1):

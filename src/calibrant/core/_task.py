@@ -149,23 +149,27 @@ class Task:
         object.__setattr__(self, "labels", LabelSet.of(self.labels))
         for name in self.sections:
             if name not in _SECTIONS:
-                msg = f"Expected sections among {', '.join(_SECTIONS)}, got {name!r:.80}: correct the name."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(
+                    f"Expected sections among {', '.join(_SECTIONS)}, got {name!r:.80}: correct the name."
+                )
         for split in SPLITS:
             rows = []
             for number, example in enumerate(getattr(self, split), 1):
                 answer = self.labels.canonical(example.answer)
                 if answer is None:
-                    msg = f"task {self.name!r}, {split} row {number}: {unknown_answer(example.answer, self.labels)}"
-                    raise DataError(msg)
+                    raise DataError(
+                        f"task {self.name!r}, {split} row {number}: {unknown_answer(example.answer, self.labels)}"
+                    )
                 rows.append(replace(example, answer=answer))
             object.__setattr__(self, split, tuple(rows))
         if not is_path(self.field):
-            msg = f"Expected field to be a JSON path, got {self.field!r:.80}: {FIELD_REMEDY}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected field to be a JSON path, got {self.field!r:.80}: {FIELD_REMEDY}."
+            )
         if self.user_template is not None and INPUT_SLOT not in self.user_template:
-            msg = f"Expected user_template to hold {{input}}, got {self.user_template!r:.200}: say where the text goes."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected user_template to hold {{input}}, got {self.user_template!r:.200}: say where the text goes."
+            )
         for _, problem in prompt_problems(
             self.prompt, self.other_prompts, self.label_descriptions, self.labels
         ):
@@ -184,8 +188,9 @@ class Task:
         """
         found: tuple[Example, ...] = getattr(self, split) if split in SPLITS else ()
         if not found:
-            msg = f"Task {self.name!r} has no {split!r} rows: name a file for it under [data]."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Task {self.name!r} has no {split!r} rows: name a file for it under [data]."
+            )
         return found
 
     def with_sections(self, **sections: Section | None) -> Task:
@@ -219,7 +224,8 @@ class Task:
         """
         path = Path(path)
         settings, text = read_task_file(path)
-        labels, keys = settings.label_set(), frozenset(settings.model_fields_set)
+        labels = settings.label_set()
+        keys = frozenset(settings.model_fields_set)
         sources = settings.sources(path.parent)
         rows: dict[str, tuple[Example, ...]] = {
             split: tuple(_checked_rows(sources[split], labels))
@@ -481,8 +487,10 @@ class _DataSection(Section):
     def _check_split(cls, given: Any, check: pydantic.ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401
         shares = check(given) if not isinstance(given, list) or len(given) == len(SPLITS) else ()
         if shares is not None and not math.isclose(sum(shares), 1, abs_tol=1e-6):
-            message = "Input should be three shares that add up to 1"
-            raise wrong(message, "write [train, validation, test], such as [0.4, 0.2, 0.4]")
+            raise wrong(
+                "Input should be three shares that add up to 1",
+                "write [train, validation, test], such as [0.4, 0.2, 0.4]",
+            )
         return shares
 
     @pydantic.field_validator("encoding")
@@ -612,30 +620,37 @@ def _problems(file: TaskFile) -> Iterator[Problem]:
     """Yield contradictions between keys, such as parameters unknown to the scoring strategy."""
     known = SCORING_PARAMETERS[file.scoring.strategy]
     takes = f"expected one of {', '.join(known)}" if known else "it takes none"
-    for name in [name for name in file.scoring.parameters if name not in known]:
-        problem = f"strategy {file.scoring.strategy!r} has no parameter {name!r}: {takes}."
-        yield ("scoring", "parameters", name), problem
+    for name in file.scoring.parameters:
+        if name not in known:
+            yield (
+                ("scoring", "parameters", name),
+                f"strategy {file.scoring.strategy!r} has no parameter {name!r}: {takes}.",
+            )
     if file.fields is None:
         yield from _label_problems(file, file.labels)
     else:
         yield from _field_problems(file, file.fields)
     if "answer_separator" in file.data.model_fields_set and not file.multi_label:
-        problem = "expected no 'answer_separator' without multi_label = true: an answer is not split"
-        yield ("data", "answer_separator"), f"{problem}; leave it out."
+        yield (
+            ("data", "answer_separator"),
+            "expected no 'answer_separator' without multi_label = true: an answer is not split; leave it out.",
+        )
     yield from _split_problems(file.data)
     composite = file.multi_label or file.fields is not None
     if composite and file.calibration.prior_correction is not None:
         problem = (
-            "expected no prior_correction where an answer holds several labels: it needs one distribution"
+            "expected no prior_correction where an answer holds several labels: it needs one distribution over one "
+            "label set; leave it out."
         )
-        yield ("calibration", "prior_correction"), f"{problem} over one label set; leave it out."
+        yield ("calibration", "prior_correction"), problem
     unfit = {
         "beside [cascade]: its answers come from several models": file.cascade is not None,
         "beside [routing]: its answers come from several models": file.routing is not None,
         "where an answer holds several labels: a head is one over one label set": composite,
     }
-    for reason in [reason for reason, applies in unfit.items() if applies and file.head.file is not None]:
-        yield ("head", "file"), f"expected no head {reason}; leave it out."
+    for reason, applies in unfit.items():
+        if applies and file.head.file is not None:
+            yield ("head", "file"), f"expected no head {reason}; leave it out."
 
 
 def _split_problems(data: _DataSection) -> Iterator[Problem]:
@@ -651,8 +666,10 @@ def _split_problems(data: _DataSection) -> Iterator[Problem]:
         yield place, "expected either split or split_column: leave one out."
     for share, name in zip(data.split, SPLITS, strict=True):
         if share and getattr(data, name) is not None:
-            problem = f"expected a share of 0 for {name} rows, which have a file of their own, got {share:g}"
-            yield place, f"{problem}: correct it."
+            yield (
+                place,
+                f"expected a share of 0 for {name} rows, which have a file of their own, got {share:g}: correct it.",
+            )
 
 
 def _label_problems(
@@ -670,8 +687,10 @@ def _label_problems(
         is_idle = owner.separator is not None and owner.structure != "hierarchical"
         yield (*place, "separator" if is_idle or owner.separator == "" else "labels"), str(error)
     if isinstance(owner, TaskFile) and owner.multi_label and owner.structure != "flat":
-        problem = "expected no structure beside multi_label: a label is in the set or not"
-        yield ("structure",), f"{problem}; leave it out."
+        yield (
+            ("structure",),
+            "expected no structure beside multi_label: a label is in the set or not; leave it out.",
+        )
 
 
 def _labels(owner: TaskFile | FieldSection) -> LabelSet:
@@ -683,13 +702,18 @@ def _field_problems(file: TaskFile, fields: Sequence[FieldSection]) -> Iterator[
         if key in file.model_fields_set:
             yield (key,), f"expected no {key!r} beside [[fields]], as {why}: remove one of them."
     if len(fields) < 2:
-        few = f"expected at least two [[fields]], got {len(fields)}"
-        yield ("fields", 0), f"{few}: for a single label set labels and field at the top instead."
+        problem = (
+            f"expected at least two [[fields]], got {len(fields)}: for a single label set labels and field at the top "
+            "instead."
+        )
+        yield ("fields", 0), problem
     for number, field in enumerate(fields):
         yield from _label_problems(field, field.labels, "fields", number)
         if field.path is None and not is_path(field.name):
-            problem = f"expected a path beside a name that is none, got {field.name!r:.80}: add it, or change the name."
-            yield ("fields", number, "name"), problem
+            yield (
+                ("fields", number, "name"),
+                f"expected a path beside a name that is none, got {field.name!r:.80}: add it, or change the name.",
+            )
     yield from _repeated(fields)
 
 
@@ -714,8 +738,10 @@ def _repeated(fields: Sequence[FieldSection]) -> Iterator[Problem]:
     for number, path in enumerate(paths):
         inside = next((other for other in paths if path.startswith((f"{other}.", f"{other}["))), None)
         if inside is not None:
-            problem = f"expected paths beside each other, got {path!r:.80} inside {inside!r:.80}: change one."
-            yield ("fields", number, "path"), problem
+            yield (
+                ("fields", number, "path"),
+                f"expected paths beside each other, got {path!r:.80} inside {inside!r:.80}: change one.",
+            )
 
 
 def prompt_problems(
@@ -745,9 +771,10 @@ def prompt_problems(
             yield place, f"expected other_prompts with text, got {other!r:.80}: leave it out."
         elif other.strip() in seen:
             problem = (
-                f"expected other_prompts that differ from the prompt and each other, got {other!r:.80} again"
+                f"expected other_prompts that differ from the prompt and each other, got {other!r:.80} again: leave it "
+                "out."
             )
-            yield place, f"{problem}: leave it out."
+            yield place, problem
         else:
             seen.add(other.strip())
     if descriptions:
@@ -756,19 +783,27 @@ def prompt_problems(
 
 def _description_problems(descriptions: Mapping[str, str], labels: LabelSet) -> Iterator[Problem]:
     if descriptions and not labels.is_plain:
-        problem = "expected label_descriptions of plain labels alone, got some of labels with a structure or of answers"
-        yield ("label_descriptions",), f"{problem} that hold several labels: leave them out."
+        problem = (
+            "expected label_descriptions of plain labels alone, got some of labels with a structure or of answers that "
+            "hold several labels: leave them out."
+        )
+        yield ("label_descriptions",), problem
         return
     seen = set()
     for name, text in descriptions.items():
-        place, label = ("label_descriptions", name), labels.canonical(name)
+        place = ("label_descriptions", name)
+        label = labels.canonical(name)
         if label is None:
             names = ", ".join(map(repr, labels))
-            problem = f"expected label_descriptions of the labels {names:.200}, got one of {name!r:.80}: correct it."
-            yield place, problem
+            yield (
+                place,
+                f"expected label_descriptions of the labels {names:.200}, got one of {name!r:.80}: correct it.",
+            )
         elif label in seen:
             yield place, f"expected one description for each label, got two of {label!r:.80}: remove one."
         elif not isinstance(text, str) or not text.strip():
-            problem = f"expected a sentence about the label {label!r:.80}, got {text!r:.80}"
-            yield place, f"{problem}: add it, or leave it out."
+            yield (
+                place,
+                f"expected a sentence about the label {label!r:.80}, got {text!r:.80}: add it, or leave it out.",
+            )
         seen.add(label)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Interval, Outcome, Prediction, Usage
+from calibrant.core._prediction import Interval, Outcome, Part, Prediction, Usage
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
@@ -674,10 +674,9 @@ class Tally:
             place = -1 if label is None else self._place.get(normalise_label(label), -1)
             self._counts[self._place[normalise_label(answer)], place] += 1
         else:
-            from calibrant.metrics._structure import GivenPart  # noqa: PLC0415 (loaded when it is used)
-
             parts = [
-                GivenPart(part["name"], part["label"], part["confidence"]) for part in row.get("parts", ())
+                Part(name=part["name"], label=part["label"], confidence=part["confidence"])
+                for part in row.get("parts", ())
             ]
             self._composite.add(answer, label, parts)
 

@@ -344,7 +344,7 @@ def check_rows(
     ConfigurationError
         Wrong shapes or lengths, NaN or infinity.
     """
-    rows = check_log_probabilities("logprobs", logprobs, n_labels=n_labels, least=least)
+    rows = check_log_probabilities(logprobs, name="logprobs", n_labels=n_labels, least=least)
     check_texts(texts, len(rows))
     columns = None if features is None else check_numbers("features", features)
     is_table = columns is None or (columns.ndim == 2 and len(columns) == len(rows))

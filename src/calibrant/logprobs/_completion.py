@@ -247,7 +247,8 @@ def _cost(value: object) -> float | None:
 
 def _evidence(content: object, read: Any) -> dict[str, Any]:  # noqa: ANN401 - a local reader
     """Return `tokens` and `evidence_problem` of a `Completion`, from the reported tokens."""
-    tokens, problem = None, ""
+    tokens = None
+    problem = ""
     if isinstance(content, list | tuple) and content:
         try:
             tokens = tuple(read(content))

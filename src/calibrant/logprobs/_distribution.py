@@ -53,35 +53,23 @@ from os.path import commonprefix
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace, Token
+from calibrant.core._prediction import Bools, Floats, LabelDistribution, LogprobSpace, Token, read_only
 from calibrant.core._schema import parse_path
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._fields import AlignedField, align, checked_logprob
 
-_HEX = rb"[0-9a-fA-F]"
-_HIGH = rb"u[dD][89abAB]" + _HEX + rb"{2}"
+_HEX = "[0-9a-fA-F]"
+_HIGH = rf"u[dD][89abAB]{_HEX}{{2}}"
 # A piece of a string without any of these bytes needs neither decoding nor checking.
 _SPECIAL = re.compile(rb'["\\\x00-\x1f]')
 _PLAIN = re.compile(rb'[^"\\\x00-\x1f]+')
 # One escape; a high surrogate only together with its low half.
-_ESCAPE = re.compile(
-    rb'\\(?:["\\/bfnrt]|'
-    + _HIGH
-    + rb"\\u[dD][c-fC-F]"
-    + _HEX
-    + rb"{2}|(?!"
-    + _HIGH
-    + rb")u"
-    + _HEX
-    + rb"{4})"
-)
-_CUT_ESCAPE = re.compile(
-    rb"\\(?:u" + _HEX + rb"{0,3}|" + _HIGH + rb"(?:\\(?:u(?:[dD](?:[c-fC-F]" + _HEX + rb"?)?)?)?)?)?"
-)
+_LOW = rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
+_ESCAPE = re.compile(rf'\\(?:["\\/bfnrt]|{_HIGH}{_LOW}|(?!{_HIGH})u{_HEX}{{4}})'.encode())
+_CUT_ESCAPE = re.compile(rf"\\(?:u{_HEX}{{0,3}}|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F]{_HEX}?)?)?)?)?)?".encode())
 SPACES: Final = b" \t\r\n"
 _AFTER_STRING = SPACES + b",}]"
 _MEMORY: Final = 2048
@@ -120,7 +108,8 @@ Branch = tuple[StringState | None, tuple[int, ...]]
 def advance(state: StringState, data: bytes) -> StringState | None:
     """Return the state after `data`, or None if `data` cannot continue a JSON string."""
     source = state.pending + data if state.pending else data
-    prefix, position = state.prefix, 0
+    prefix = state.prefix
+    position = 0
     if _SPECIAL.search(source) is None:
         return StringState(prefix + source)
     while position < len(source):
@@ -180,7 +169,9 @@ class LabelTrie:
         if not data.startswith(structure):
             return None, ()
         rest = data[len(structure) :].lstrip(SPACES)
-        return self._step(START, rest[1:]) if rest[:1] == b'"' else (None, ())
+        if rest[:1] == b'"':
+            return self._step(START, rest[1:])
+        return (None, ())
 
     def _follows(self, state: StringState) -> frozenset[int] | None:
         """Return the bytes that may come next, or None inside an unfinished escape."""
@@ -194,7 +185,9 @@ class LabelTrie:
 
         Nodes that labels share count once; the closing quote of every label is a node of its own.
         """
-        done, before, count = len(state.prefix), b"", 0
+        done = len(state.prefix)
+        before = b""
+        count = 0
         for key in self._keys_below(state):
             count += 1 + len(key) - max(done, len(commonprefix([before, key])))  # noqa: RUF071 (no paths)
             before = key
@@ -463,17 +456,19 @@ class _BranchMasses:
         total += math.fsum(len(fit) * math.exp(mass - peak) for fit, mass in self.bounds)
         for fit, mass in self.branches:
             if len(fit) > 1:
-                groups[tuple(fit)] = groups.get(tuple(fit), 0.0) + math.exp(mass - peak) / total
+                share = math.exp(mass - peak) / total
+                groups[tuple(fit)] = groups.get(tuple(fit), 0.0) + share
         found = sorted(groups.items(), key=lambda group: -group[1])
         return tuple((tuple(names[place] for place in fit), share) for fit, share in found)
 
-    def normalised(self, n_labels: int) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def normalised(self, n_labels: int) -> tuple[Floats, Bools]:
         """Return normalised log-probabilities and the mask of measured labels, both of shape (L,)."""
         # Forced tokens make raw masses tiny. Relative to the largest, only negligible ones underflow.
         peak = self.peak()
         weights = [0.0] * n_labels
         measured = [False] * n_labels
-        for fit, mass in sorted(self.branches, key=lambda branch: len(branch[0]) > 1):
+        own_first = sorted(self.branches, key=lambda branch: len(branch[0]) > 1)
+        for fit, mass in own_first:
             share = math.exp(mass - peak) / len(fit)
             for label in fit:
                 weights[label] += share
@@ -484,19 +479,17 @@ class _BranchMasses:
                 # The measured mass at the opening quote may be smaller than the bound of a later node.
                 measured[label] = measured[label] and weights[label] >= bound
                 weights[label] += bound
-        mask = np.array(measured, dtype=np.bool_)
-        mask.setflags(write=False)  # a distribution copies arrays that can be written
-        return log_normalise(weights), mask
+        return log_normalise(weights), read_only(measured)
 
 
-def log_normalise(weights: list[float]) -> NDArray[np.float64]:
+def log_normalise(weights: list[float]) -> Floats:
     """Return the logarithms of weights as shares of their sum, none below that of `FLOOR`; read-only."""
     logprobs = _log_shares(weights)
     logprobs.setflags(write=False)  # a distribution copies arrays that can be written
     return logprobs
 
 
-def _log_shares(weights: list[float]) -> NDArray[np.float64]:
+def _log_shares(weights: list[float]) -> Floats:
     total = math.fsum(weights)
     if total <= 0:
         return np.full(len(weights), -math.log(len(weights)))
@@ -508,7 +501,7 @@ def _log_shares(weights: list[float]) -> NDArray[np.float64]:
         # The floor is taken from the others, so that the sum stays 1.
         probabilities *= (1.0 - FLOOR * np.count_nonzero(low)) / probabilities[~low].sum()
         probabilities[low] = FLOOR
-    logprobs: NDArray[np.float64] = np.log(probabilities)
+    logprobs: Floats = np.log(probabilities)
     return logprobs
 
 
@@ -517,7 +510,8 @@ def _walk(aligned: AlignedField, trie: LabelTrie, *, is_label: bool) -> _BranchM
     masses = _BranchMasses()
     quote = aligned.begin - 1
     index = aligned.holder(quote)
-    follow: _Follow = partial(trie.enter, aligned.stream[aligned.start(index) : quote].rstrip(SPACES))
+    structure = aligned.stream[aligned.start(index) : quote].rstrip(SPACES)
+    follow: _Follow = partial(trie.enter, structure)
     path = 0.0
     fit: Sequence[int] = range(len(trie.labels))
     if aligned.ends[index] == aligned.begin:
@@ -532,7 +526,8 @@ def _walk(aligned: AlignedField, trie: LabelTrie, *, is_label: bool) -> _BranchM
             break
         if state is None or not left:
             break
-        fit, follow = left, partial(trie.step, state)
+        fit = left
+        follow = partial(trie.step, state)
     return masses
 
 
@@ -544,9 +539,9 @@ def _read_opening(token: Token, follow: _Follow, masses: _BranchMasses) -> float
     reaching = [(fit, logprob) for (state, fit), logprob in branches if state not in (None, START)]
     if not any(fit for fit, _ in reaching):
         return 0.0
-    peak = max(emitted, *(logprob for _, logprob in reaching))
-    opens = [math.exp(logprob - peak) for logprob in (emitted, *(logprob for _, logprob in reaching))]
-    opened = peak + math.log(math.fsum(opens))
+    opening = [emitted, *(logprob for _, logprob in reaching)]
+    peak = max(opening)
+    opened = peak + math.log(math.fsum(math.exp(logprob - peak) for logprob in opening))
     masses.branches += [(fit, logprob - opened) for fit, logprob in reaching if fit]
     return emitted - opened
 

@@ -32,6 +32,7 @@ _FENCE = re.compile(r"```[\w-]*\s*(.*?)\s*(?:```)?", re.DOTALL)
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
 _COMMA = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
+_DOCUMENT = re.compile(rb"[{\[]")
 _DECODER: Final = json.JSONDecoder(strict=False)
 # Longer answers are not cached.
 _SHORT: Final = 512
@@ -114,8 +115,9 @@ def field_values(answer: str, field_path: str) -> list[Any]:
     elements = answer_value(json_body(answer), array, field_path)
     if isinstance(elements, list):
         return [_descend(one, inside, element_path(field_path, index)) for index, one in enumerate(elements)]
-    message = f"Expected an array in the field {field_path!r}, got {_describe(elements)}."
-    raise UnparsedError(message, kind="missing")
+    raise UnparsedError(
+        f"Expected an array in the field {field_path!r}, got {_describe(elements)}.", kind="missing"
+    )
 
 
 def answer_value(body: str, path: FieldPath, name: str) -> Any:  # noqa: ANN401
@@ -140,8 +142,9 @@ def _parsed(body: str, path: FieldPath, name: str) -> Any:  # noqa: ANN401
         node = json.loads(body, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         shown = body if len(body) <= 80 else body[:77] + "..."
-        msg = f"Expected a JSON document with the field {name!r}, got {shown!r} ({error})."
-        raise UnparsedError(msg, kind="not_json") from error
+        raise UnparsedError(
+            f"Expected a JSON document with the field {name!r}, got {shown!r} ({error}).", kind="not_json"
+        ) from error
     return _descend(node, path, name)
 
 
@@ -150,8 +153,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(node) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        msg = f"Expected every key of an object once, got {twice[:60]!r} {names.count(twice)} times."
-        raise UnparsedError(msg, kind="ambiguous")
+        raise UnparsedError(
+            f"Expected every key of an object once, got {twice[:60]!r} {names.count(twice)} times.",
+            kind="ambiguous",
+        )
     return node
 
 
@@ -163,8 +168,10 @@ def _descend(node: Any, path: FieldPath, name: str) -> Any:  # noqa: ANN401
             is_there = isinstance(node, list) and part < len(node)
         if not is_there:
             missing = repr(part) if isinstance(part, str) else f"element {part}"
-            message = f"Expected the field {name!r}; the answer has no {missing} in {_describe(node)}."
-            raise UnparsedError(message, kind="missing")
+            raise UnparsedError(
+                f"Expected the field {name!r}; the answer has no {missing} in {_describe(node)}.",
+                kind="missing",
+            )
         node = node[part]
     return node
 
@@ -218,7 +225,8 @@ def _member(text: str, position: int, part: str | int) -> int:
     """Return the offset of the value under a key of an object, or at a position of an array."""
     if text[position : position + 1] != ("{" if isinstance(part, str) else "["):
         raise LookupError
-    position, index = _behind(_SPACE, text, position + 1), 0
+    position = _behind(_SPACE, text, position + 1)
+    index = 0
     while text[position : position + 1] not in ("]", "}", ""):
         key: str | int = index
         if isinstance(part, str):
@@ -230,7 +238,8 @@ def _member(text: str, position: int, part: str | int) -> int:
             position = colon.end()
         if key == part:
             return position
-        position, index = _behind(_COMMA, text, _value_end(text, position)), index + 1
+        position = _behind(_COMMA, text, _value_end(text, position))
+        index = index + 1
     raise LookupError
 
 
@@ -303,8 +312,9 @@ def checked_logprob(logprob: float) -> float:
         It is NaN or above the rounding tolerance.
     """
     if not logprob <= TOLERANCE:  # also catches NaN
-        msg = f"Expected a log-probability <= 0, got {logprob}: the answer's evidence cannot be used."
-        raise LogprobsUnavailableError(msg)
+        raise LogprobsUnavailableError(
+            f"Expected a log-probability <= 0, got {logprob}: the answer's evidence cannot be used."
+        )
     return min(max(logprob, IMPOSSIBLE), 0.0)
 
 
@@ -380,7 +390,9 @@ def _span(stream: bytes, body: str, path: FieldPath, value: object) -> tuple[int
     """Return the byte offsets of the value at `path` in `stream`, quotes included; None if not found."""
     begin = stream.rfind(body.encode("utf-8", "surrogatepass"))
     try:
-        return value_span(stream, begin, path) if begin >= 0 else _search(stream, path, value)
+        if begin >= 0:
+            return value_span(stream, begin, path)
+        return _search(stream, path, value)
     except LookupError:
         return None
 
@@ -391,12 +403,13 @@ _cached_span = lru_cache(maxsize=1024)(_span)
 
 def _search(stream: bytes, path: FieldPath, value: object) -> tuple[int, int] | None:
     """Return the span of `value` in the last JSON document of the stream with that value at `path`."""
-    span, position = None, 0
+    span = None
+    position = 0
     for _ in range(_MAX_ATTEMPTS):
-        starts = [at for at in (stream.find(b"{", position), stream.find(b"[", position)) if at >= 0]
-        if not starts:
+        start = _DOCUMENT.search(stream, position)
+        if start is None:
             break
-        position = min(starts)
+        position = start.start()
         try:
             begin, end = value_span(stream, position, ())
             if answer_value(stream[begin:end].decode("utf-8"), path, "") == value:

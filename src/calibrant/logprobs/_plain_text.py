@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from calibrant.core._completion import Completion
+from calibrant.core._files import json_text
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Token
 from calibrant.core._schema import FieldPath, parse_path
@@ -93,7 +94,7 @@ def as_json_answer(completion: Completion, labels: LabelSet, field_path: str) ->
     if tokens is not None:
         opening = Token(f'{before}"'.encode(), 0.0)
         tokens = (opening, *tokens, Token(f'"{behind}'.encode(), 0.0))
-    text = before + json.dumps(named, ensure_ascii=False) + behind
+    text = before + json_text(named) + behind
     return replace(completion, text=text, tokens=tokens, evidence_problem="")
 
 
@@ -102,7 +103,7 @@ def _around(path: FieldPath) -> tuple[str, str]:
     before = behind = ""
     for part in path:
         if isinstance(part, str):
-            before += "{" + json.dumps(part, ensure_ascii=False) + ": "
+            before += "{" + json_text(part) + ": "
             behind = "}" + behind
         else:
             before += "[" + "null, " * part
@@ -120,7 +121,8 @@ def _named_span(text: str, labels: LabelSet) -> tuple[int, int]:
         return first
     pattern = _label_pattern(labels.labels)
     spans = [match.span() for match in pattern.finditer(text, begin)]
-    named = list(dict.fromkeys(labels.canonical(text[start:end]) for start, end in spans))
+    words = [text[start:end] for start, end in spans]
+    named = list(dict.fromkeys(map(labels.canonical, words)))
     if len(named) == 1:
         return spans[0]
     last = _whole_line(text, lines[-1:], labels)
@@ -162,7 +164,7 @@ def _label_pattern(labels: tuple[str, ...]) -> re.Pattern[str]:
 @lru_cache(maxsize=64)
 def tells_apart(labels: tuple[str, ...]) -> bool:
     """Return True if no label begins with another one, and none needs an escape in JSON."""
-    plain = all(json.dumps(label, ensure_ascii=False)[1:-1] == label for label in labels)
+    plain = all(json_text(label)[1:-1] == label for label in labels)
     ordered = sorted(map(normalise_label, labels))
     neighbours = pairwise(ordered)
     return plain and not any(after.startswith(before) for before, after in neighbours)
@@ -213,7 +215,8 @@ def _alternative(data: bytes, labels: LabelSet, *, is_first: bool) -> bytes:
 
 def _sum_of(one: float, other: float) -> float:
     """Return the logarithm of the sum of two probabilities, at most 0."""
-    high, low = max(one, other), min(one, other)
+    high = max(one, other)
+    low = min(one, other)
     if low == -math.inf:
         return min(high, 0.0)
     return min(0.0, high + math.log1p(math.exp(low - high)))

@@ -50,16 +50,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace
+from calibrant.core._prediction import Bools, Floats, Integers, LabelDistribution, LogprobSpace, read_only
 from calibrant.core._schema import FieldPath, array_path, element_path
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import FLOOR, SPACES, extract_distribution, least_bound, listed_at
@@ -68,20 +67,11 @@ from calibrant.logprobs._fields import AlignedField, align, value_span
 _FLOOR: Final = 1e-300
 _ENDS: Final = b"]"
 _DECIDE: Final = frozenset({_ENDS, b",", b'"', b"{", b"[", b" "})
-_tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, NDArray[np.int64]]]] = (
-    WeakKeyDictionary()
-)
+_tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, Integers]]] = WeakKeyDictionary()
 
 
-def _fixed(values: list[float] | list[bool]) -> NDArray[Any]:
-    """Return a read-only array, which a distribution need not copy: label sets may be large."""
-    array = np.array(values)
-    array.setflags(write=False)
-    return array
-
-
-_KNOWN: Final = _fixed([True, True])
-_UNKNOWN: Final = _fixed([False, False])
+_KNOWN: Final = read_only([True, True])
+_UNKNOWN: Final = read_only([False, False])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -111,14 +101,14 @@ class SetEvidence:
     """
 
     labels: tuple[str, ...]
-    held: NDArray[np.bool_]
-    probabilities: NDArray[np.float64]
-    measured: NDArray[np.bool_]
-    unresolved: NDArray[np.float64]
+    held: Bools
+    probabilities: Floats
+    measured: Bools
+    unresolved: Floats
     label_mass: float
     confidence: float
     space: LogprobSpace
-    bounds: NDArray[np.float64] | None = None
+    bounds: Floats | None = None
 
     def distribution(self, place: int, values: tuple[str, str]) -> LabelDistribution:
         """Return the distribution of one label over "not in the answer" and "in the answer".
@@ -133,7 +123,7 @@ class SetEvidence:
         inside = min(max(float(self.probabilities[place]), FLOOR), 1.0 - FLOOR)
         return LabelDistribution(
             labels=values,
-            logprobs=_fixed([math.log1p(-inside), math.log(inside)]),
+            logprobs=read_only([math.log1p(-inside), math.log(inside)]),
             measured=_KNOWN if self.measured[place] else _UNKNOWN,
             joint_logprob=None,
             label_mass=self.label_mass,
@@ -190,8 +180,9 @@ def extract_set(
     array, inside = array_path(field_path)
     aligned = align(completion, field_path, array)
     if not isinstance(aligned.value, list):
-        msg = f"Expected an array in the field {field_path!r}, got {aligned.value!r:.100}."
-        raise LogprobsUnavailableError(msg)
+        raise LogprobsUnavailableError(
+            f"Expected an array in the field {field_path!r}, got {aligned.value!r:.100}."
+        )
     elements = [
         extract_distribution(completion, legal, element_path(field_path, index), space)
         for index in range(len(aligned.value))
@@ -273,10 +264,12 @@ def _decision_at(aligned: AlignedField, at: int, more: bytes, *, space: bytes) -
 
 def _decision_of(goes_on: float, ends: float, bound: float, *, token: int) -> _Decision:
     """Normalise the probabilities to continue and to end, with exp(`bound`) for an unreported one."""
-    mass, assumed = goes_on + ends, False
+    mass = goes_on + ends
+    assumed = False
     if not (goes_on and ends) and math.exp(bound) > 0.0:
         assumed = True
-        goes_on, ends = goes_on or math.exp(bound), ends or math.exp(bound)
+        goes_on = goes_on or math.exp(bound)
+        ends = ends or math.exp(bound)
     whole = goes_on + ends
     if whole <= _FLOOR:  # neither side has any mass, so that no ratio can be formed
         return _Decision(0.5, 0.5, assumed=True, mass=0.0, token=token)
@@ -316,7 +309,7 @@ class ArrayPlace:
     labels: LabelDistribution
 
     @property
-    def moves(self) -> NDArray[np.float64]:
+    def moves(self) -> Floats:
         """Probability that each label comes next, 0 for labels already in the array, shape (L,)."""
         return np.where(self._is_new, (1.0 - self.ends) * self.labels.probabilities, 0.0)
 
@@ -327,7 +320,7 @@ class ArrayPlace:
         return (1.0 - self.ends) * float(self.labels.probabilities[unmeasured].sum())
 
     @property
-    def _is_new(self) -> NDArray[np.bool_]:
+    def _is_new(self) -> Bools:
         return np.array([label not in self.given for label in self.labels.labels])
 
     @property
@@ -335,7 +328,9 @@ class ArrayPlace:
         """Most probable new label; None if it is more probable that no new label comes."""
         moves = self.moves
         best = int(moves.argmax())
-        return self.labels.labels[best] if moves[best] > 1.0 - math.fsum(moves) else None
+        if moves[best] > 1.0 - math.fsum(moves):
+            return self.labels.labels[best]
+        return None
 
 
 def read_place(
@@ -371,20 +366,22 @@ def read_place(
     more = b"," if given else element[:1].encode()
     space = _ENDS if given else more
     vocabulary = found[0].vocabulary
-    path, masses = 0.0, {more: 0.0, _ENDS: 0.0}
+    path = 0.0
+    masses = {more: 0.0, _ENDS: 0.0}
     for place, logprobs in enumerate(found):
         before = b"".join(vocabulary.pieces[token] for token in tokens[place:])
         for side, side_tokens in _deciding_tokens(vocabulary, before).items():
             if (side := space if side == b" " else side) in masses:
                 masses[side] += float(np.exp(path + logprobs.at(side_tokens)).sum())
-        path += math.fsum(logprobs.at(np.array(tokens[place : place + 1], dtype=np.int64)))
+        written = np.array(tokens[place : place + 1], dtype=np.int64)
+        path += math.fsum(logprobs.at(written))
     if not math.isfinite(math.fsum(masses.values())):
         raise LogprobsUnavailableError("The log-probabilities are not numbers.")
     decision = _decision_of(masses[more], masses[_ENDS], -math.inf, token=len(tokens))
     return ArrayPlace(given=tuple(given), ends=decision.ends, mass=decision.mass, labels=labels)
 
 
-def _deciding_tokens(vocabulary: Vocabulary, before: bytes) -> dict[bytes, NDArray[np.int64]]:
+def _deciding_tokens(vocabulary: Vocabulary, before: bytes) -> dict[bytes, Integers]:
     """Return the tokens that spell `before` and a deciding byte (see `_side`), by that byte."""
     cache = _tokens_by_vocabulary.setdefault(vocabulary, {})
     if before not in cache:
@@ -456,10 +453,11 @@ class _Steps:
         self._labels = labels
         self._given = given
         self.held = np.isin(np.arange(len(labels)), given)
-        self.moves = np.zeros((len(given) + 1, len(labels)))
-        self.read = np.zeros((len(given) + 1, len(labels)), dtype=np.bool_)
-        self.ends = np.zeros(len(given) + 1)
-        self.assumed = np.zeros(len(given) + 1)
+        n_steps = len(given) + 1
+        self.moves = np.zeros((n_steps, len(labels)))
+        self.read = np.zeros(self.moves.shape, dtype=np.bool_)
+        self.ends = np.zeros(n_steps)
+        self.assumed = np.zeros(n_steps)
 
     def evidence(
         self, space: LogprobSpace, *, label_mass: float, errors: Sequence[float] | None = None
@@ -476,7 +474,8 @@ class _Steps:
             given = float(self.moves[step, place])
             outside = np.where(self.held, 0.0, self.moves[step])
             total = given + (float(self.ends[step]) + float(outside.sum()))
-            assumed = float(outside[~self.read[step]].sum()) + float(self.assumed[step])
+            unread = outside[~self.read[step]]
+            assumed = float(unread.sum()) + float(self.assumed[step])
             probabilities[place] = given / total if total > 0.0 else 0.0
             unresolved[place] = assumed
             measured[place] = self.read[step, place] and assumed <= given

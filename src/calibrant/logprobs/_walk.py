@@ -67,12 +67,11 @@ from os.path import commonprefix
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace
+from calibrant.core._prediction import Floats, Integers, LabelDistribution, LogprobSpace
 from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import START, LabelTrie, StringState, log_normalise
 from calibrant.logprobs._fields import checked_logprob
@@ -217,7 +216,8 @@ class LabelWalk:
             except UnicodeDecodeError:
                 left += node.mass
         # The tolerance bounds the open mass as a share of itself plus the mass read to the end.
-        complete, survival = math.fsum(self._complete.values()), self._survival()
+        complete = math.fsum(self._complete.values())
+        survival = self._survival()
         rest = left + math.fsum(masses.values())
         texts = [
             text
@@ -235,8 +235,11 @@ class LabelWalk:
         """Return whether the text of a node is free of unnecessary escapes."""
         if b"\\" not in key:
             return True
-        spelled = (json.dumps(self._labels[label], ensure_ascii=False)[1:-1] for label in node.fit)
-        return any(text.encode("utf-8", "surrogatepass").startswith(key) for text in spelled)
+        for label in node.fit:
+            spelled = json.dumps(self._labels[label], ensure_ascii=False)[1:-1]
+            if spelled.encode("utf-8", "surrogatepass").startswith(key):
+                return True
+        return False
 
     def is_enough(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> bool:
         """Return whether a short list of next tokens after `text` is sufficient.
@@ -244,7 +247,10 @@ class LabelWalk:
         At the root it must lead to every label, so that every label is measured; elsewhere to one.
         """
         node = self._open[text.encode()]
-        reached = {label for data, _ in tokens if data for label in self._trie.step(node.state, data)[1]}
+        reached: set[int] = set()
+        for data, _ in tokens:
+            if data:
+                reached.update(self._trie.step(node.state, data)[1])
         return len(reached) == len(node.fit) if not text else bool(reached)
 
     def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
@@ -270,7 +276,9 @@ class LabelWalk:
     def _read(self, key: bytes, node: _OpenNode, tokens: Iterable[tuple[bytes, float]]) -> _VisitedNode:
         """Return the next tokens listed at a node, without those that fit no label."""
         follows = self._trie.follows(node.state)
-        branches, listed, least = [], 0.0, 1.0
+        branches = []
+        listed = 0.0
+        least = 1.0
         for data, logprob in tokens:
             probability = math.exp(checked_logprob(logprob))
             listed += probability
@@ -391,8 +399,8 @@ class _Node:
     labels: tuple[int, ...]
     behind: tuple[int, ...]
     ends: tuple[int, ...]
-    next_tokens: NDArray[np.int64]
-    leads_to: NDArray[np.int64]
+    next_tokens: Integers
+    leads_to: Integers
 
 
 class TokenTrie:
@@ -421,7 +429,7 @@ class TokenTrie:
                 labels.setdefault(tuple(path[:end]), []).append(label)
         order = sorted(labels, key=lambda tokens: (len(tokens), tokens))
         number = {tokens: place for place, tokens in enumerate(order)}
-        closing: dict[int, NDArray[np.int64]] = {}
+        closing: dict[int, Integers] = {}
         nodes = []
         for tokens in order:
             depth = len(tokens)
@@ -474,7 +482,7 @@ class TokenWalk:
         trie: TokenTrie,
         *,
         tolerance: float,
-        expected: NDArray[np.float64] | None = None,
+        expected: Floats | None = None,
         at_once: Sequence[int] = (),
     ) -> None:
         check_tolerance(tolerance)
@@ -483,7 +491,7 @@ class TokenWalk:
         self._expected = expected
         self._at_once = tuple(at_once)
         self._open = {0: 1.0}
-        self._read: dict[int, NDArray[np.float64]] = {}
+        self._read: dict[int, Floats] = {}
         self._complete = np.zeros(trie.size)
         self._entered = 0.0
 
@@ -506,7 +514,8 @@ class TokenWalk:
         complete = float(self._complete.sum())
         masses = sorted((mass, node) for node, mass in self._open.items())
         rest = math.fsum(mass * self._survival(node) for mass, node in masses)
-        left, heavy = 0.0, []
+        left = 0.0
+        heavy = []
         # The tolerance bounds the open mass as a share of itself plus the mass read to the end.
         for mass, node in masses:
             left += mass
@@ -537,7 +546,7 @@ class TokenWalk:
             raise LogprobsUnavailableError("The log-probabilities are not numbers.")
         self._propagate(node, np.bincount(here.leads_to, weights=probabilities).astype(np.float64))
 
-    def _propagate(self, node: int, shares: NDArray[np.float64]) -> None:
+    def _propagate(self, node: int, shares: Floats) -> None:
         """Pass the mass of a node on, by the shares of its children and of the labels that end there."""
         here = self._trie.nodes[node]
         self._read[node] = shares
@@ -550,7 +559,7 @@ class TokenWalk:
         for label, share in zip(here.ends, ending.tolist(), strict=True):
             self._complete[label] += mass * share
 
-    def shares(self) -> NDArray[np.float64]:
+    def shares(self) -> Floats:
         """Return the share of each node's mass that reaches each label, shape (nodes, L); 0 if unread."""
         table = np.zeros((len(self._trie.nodes), self._trie.size))
         for node in sorted(self._read, reverse=True):  # children have higher numbers: they come first
@@ -571,10 +580,10 @@ class TokenWalk:
         complete = float(self._complete.sum())
         return min(1.0, complete / read) if complete > 0.0 and read > 0.0 else 1.0
 
-    def _share(self, node: int) -> NDArray[np.float64]:
+    def _share(self, node: int) -> Floats:
         """Return the expected share of an unvisited node's mass that ends in each label, shape (L,)."""
         if self._expected is not None:
-            expected: NDArray[np.float64] = self._expected[node]
+            expected: Floats = self._expected[node]
             return expected
         shares = np.zeros(self._trie.size)
         labels = self._trie.nodes[node].labels
@@ -607,8 +616,12 @@ class TokenWalk:
                 measured[list(shared)] = False
                 undivided += mass * self._survival(node)
         best = int(weights.argmax())
-        top, total = float(weights[best]), math.fsum(weights)
+        top = float(weights[best])
+        total = math.fsum(weights)
         left = math.fsum(self._open.values())
+        error_bound = 1.0
+        if total > 0.0:
+            error_bound = min(1.0, left / (math.fsum(self._complete) + left))
         return LabelDistribution(
             labels=tuple(labels),
             logprobs=log_normalise(weights.tolist()),
@@ -618,5 +631,5 @@ class TokenWalk:
             unresolved_mass=min(1.0, undivided),
             space=LogprobSpace.EXACT,
             emitted=labels[best] if top > 0.0 else "",
-            error_bound=min(1.0, left / (math.fsum(self._complete) + left)) if total > 0.0 else 1.0,
+            error_bound=error_bound,
         )

@@ -168,7 +168,8 @@ class CascadeTally:
 
 def _parse_step(record: Mapping[str, Any]) -> tuple[str, str, dict[str, int], float | None]:
     """Return the model of a step, its verdict, its calls and tokens, and its cost."""
-    usage, calls = record["usage"], int(record["attempts"])
+    usage = record["usage"]
+    calls = int(record["attempts"])
     # Without a call the answer came from the cache, and its tokens were paid for earlier.
     counts = {name: int(usage[name]) * (calls > 0) for name in ("prompt_tokens", "completion_tokens")}
     cost = float(usage["cost"]) if calls > 0 and usage["cost"] is not None else None

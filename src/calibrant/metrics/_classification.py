@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
+from calibrant.core._prediction import Integers, read_only
 
 _COLLAPSED: Final = 0.5  # share of the occurring labels that a classifier must answer
 
@@ -159,19 +159,17 @@ class ClassificationSummary:
     accuracy: float
     macro_f1: float
     per_label: Mapping[str, LabelMetrics]
-    confusion: NDArray[np.int64]
-    other: NDArray[np.int64]
+    confusion: Integers
+    other: Integers
     n: int
 
     def __post_init__(self) -> None:
         for name in ("confusion", "other"):
-            array = np.array(getattr(self, name))  # a copy: the caller's array stays the caller's
-            array.setflags(write=False)
-            object.__setattr__(self, name, array)
+            object.__setattr__(self, name, read_only(getattr(self, name)))
 
     @classmethod
     def from_counts(
-        cls, labels: Sequence[str], confusion: NDArray[np.int64], other: NDArray[np.int64]
+        cls, labels: Sequence[str], confusion: Integers, other: Integers
     ) -> ClassificationSummary:
         """Return the summary of a confusion matrix.
 
@@ -191,7 +189,8 @@ class ClassificationSummary:
                 "Expected at least one row, got none: nothing can be said about no data."
             )
         names = tuple(labels)
-        predicted, true = confusion.sum(axis=0), confusion.sum(axis=1) + other
+        predicted = confusion.sum(axis=0)
+        true = confusion.sum(axis=1) + other
         scores = label_scores(np.diag(confusion), predicted, true)
         per_label = {name: LabelMetrics(**one) for name, one in zip(names, scores, strict=True)}
         return cls(
@@ -239,8 +238,9 @@ def classification_summary(
     (0.8333, [1, 0])
     """
     if len(y_true) != len(y_pred):
-        msg = f"Expected as many predictions as true labels, got {len(y_pred)} for {len(y_true)}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected as many predictions as true labels, got {len(y_pred)} for {len(y_true)}."
+        )
     names = _occurring(y_true, y_pred) if labels is None else LabelSet.of(labels).labels
     column = {normalise_label(name): i for i, name in enumerate(names)}
     outside = len(names)
@@ -248,8 +248,9 @@ def classification_summary(
     for row, (truth, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
         i = column.get(normalise_label(truth)) if isinstance(truth, str) else None
         if i is None:
-            msg = f"Expected every true label to be in the label set, got {truth!r} in row {row}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected every true label to be in the label set, got {truth!r} in row {row}."
+            )
         j = column.get(normalise_label(predicted), outside) if isinstance(predicted, str) else outside
         table[i, j] += 1
     return ClassificationSummary.from_counts(names, table[:, :-1], table[:, -1])
@@ -263,11 +264,10 @@ def _occurring(y_true: Sequence[str], y_pred: Sequence[str | None]) -> tuple[str
     return tuple(sorted(spelling.values()))
 
 
-def label_scores(
-    hits: NDArray[np.int64], predicted: NDArray[np.int64], support: NDArray[np.int64]
-) -> Iterator[dict[str, Any]]:
+def label_scores(hits: Integers, predicted: Integers, support: Integers) -> Iterator[dict[str, Any]]:
     """Yield the fields of `LabelMetrics` for each label; a score with a denominator of 0 is 0."""
-    precision, recall = hits / np.maximum(predicted, 1), hits / np.maximum(support, 1)
+    precision = hits / np.maximum(predicted, 1)
+    recall = hits / np.maximum(support, 1)
     f1 = 2 * hits / np.maximum(predicted + support, 1)
     columns = {"precision": precision, "recall": recall, "f1": f1, "support": support, "predicted": predicted}
     for row in zip(*(column.tolist() for column in columns.values()), strict=True):

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Floats, Interval, Places
 from calibrant.metrics._validation import (
     ROUNDING,
     as_numbers,
@@ -78,20 +78,23 @@ def expected_calibration_error(
     """
     p, y = check_confidence_correct(confidence, correct)
     edges = _edges(p, check_count("n_bins", n_bins, low=1), strategy)
-    # edges[i] < p <= edges[i + 1] is bin i; the lowest edge belongs to the first bin.
-    places = np.searchsorted(edges, p, side="left") - 1
-    bins = np.clip(places, 0, max(len(edges) - 2, 0))
-    gap = np.bincount(bins, weights=p - y)
+    gap = np.bincount(bin_places(p, edges), weights=p - y)
     return float(np.abs(gap).sum() / len(p))
 
 
-def _edges(p: NDArray[np.float64], n_bins: int, strategy: str) -> NDArray[np.float64]:
+def _edges(p: Floats, n_bins: int, strategy: str) -> Floats:
     if strategy == "uniform":
         return np.linspace(0.0, 1.0, n_bins + 1)
     if strategy == "quantile":
         return np.unique(np.quantile(p, np.linspace(0.0, 1.0, n_bins + 1)))
-    msg = f"Expected strategy 'uniform' or 'quantile', got {strategy!r}."
-    raise ConfigurationError(msg)
+    raise ConfigurationError(f"Expected strategy 'uniform' or 'quantile', got {strategy!r}.")
+
+
+def bin_places(values: Floats, edges: Floats) -> Places:
+    """Return the place of each value's bin; the upper end of a bin belongs to it, and the lowest edge to the first."""
+    found = np.searchsorted(edges, values, side="left") - 1
+    places: Places = np.clip(found, 0, max(len(edges) - 2, 0))
+    return places
 
 
 def brier_score(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -235,9 +238,7 @@ def multiclass_log_loss(probabilities: ArrayLike, answers: ArrayLike) -> float:
     return float(-np.log(clipped).mean())
 
 
-def _check_distributions(
-    probabilities: ArrayLike, answers: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+def _check_distributions(probabilities: ArrayLike, answers: ArrayLike) -> tuple[Floats, Places]:
     """Check distributions and positions of true labels; return both, probabilities in [0, 1]."""
     p = as_numbers("probabilities", probabilities)
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
@@ -286,8 +287,9 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
     wrong = len(y) - right
     if right == 0 or wrong == 0:
         side = "right" if wrong == 0 else "wrong"
-        msg = f"AUROC is undefined: all {len(y)} rows are {side}, and it compares right rows with wrong ones."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"AUROC is undefined: all {len(y)} rows are {side}, and it compares right rows with wrong ones."
+        )
     _, group, count = np.unique(p, return_inverse=True, return_counts=True)
     middle_rank = np.cumsum(count) - (count - 1) / 2.0
     statistic = (middle_rank[group] * y).sum() - right * (right + 1) / 2.0
@@ -336,10 +338,12 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 
     wrong = float(np.size(correct)) - right
 
     def is_within(a: float) -> bool:
-        spread = 1.0 + ((right + wrong) / 2.0 - 1.0) * ((1.0 - a) / (2.0 - a) + a / (1.0 + a))
+        weight = (1.0 - a) / (2.0 - a) + a / (1.0 + a)
+        spread = 1.0 + ((right + wrong) / 2.0 - 1.0) * weight
         return (estimate - a) ** 2 <= z * z * a * (1.0 - a) * spread / (right * wrong)
 
-    lower, upper = _end(estimate, 0.0, is_within), _end(estimate, 1.0, is_within)
+    lower = _end(estimate, 0.0, is_within)
+    upper = _end(estimate, 1.0, is_within)
     return Interval(lower=lower, upper=upper, level=level, estimate=estimate)
 
 
@@ -385,7 +389,8 @@ def aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
     0.5208
     """
     p, y = check_confidence_correct(confidence, correct)
-    return float(np.mean(_errors_among_top(p, y) / np.arange(1, len(p) + 1)))
+    risks = _errors_among_top(p, y) / np.arange(1, len(p) + 1)
+    return float(np.mean(risks))
 
 
 def excess_aurc(confidence: ArrayLike, correct: ArrayLike) -> float:
@@ -459,11 +464,12 @@ def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: f
     [1.0, 0.75]
     """
     p, y = check_confidence_correct(confidence, correct)
-    k = max(1, math.ceil(check_number("coverage", coverage, "(0, 1]") * len(p) - 1e-9))
+    share = check_number("coverage", coverage, "(0, 1]")
+    k = max(1, math.ceil(share * len(p) - 1e-9))
     return float(1.0 - _errors_among_top(p, y)[k - 1] / k)
 
 
-def _errors_among_top(p: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
+def _errors_among_top(p: Floats, y: Floats) -> Floats:
     """Return the expected number of errors among the k most confident rows, k = 1..n, shape (n,).
 
     Within a group of ties the expectation grows linearly.
@@ -473,5 +479,5 @@ def _errors_among_top(p: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray
     rows_before = np.cumsum(size) - size
     errors_before = np.cumsum(errors) - errors
     into_group = np.arange(1, len(p) + 1) - np.repeat(rows_before, size)
-    result: NDArray[np.float64] = np.repeat(errors_before, size) + into_group * np.repeat(errors / size, size)
+    result: Floats = np.repeat(errors_before, size) + into_group * np.repeat(errors / size, size)
     return result

@@ -18,6 +18,17 @@ GateDecision = Literal["accepted", "rejected", "undecided"]
 _STAKES: Final = ((0.05, 0.1), (0.12, 0.2), (0.25, 0.35), (0.45, 0.25), (0.8, 0.1))
 _LARGEST: Final = 700.0  # of logarithms: beyond it a float overflows
 _MOST_ROWS: Final = 10**7  # no forecast goes beyond it
+_RECORDED: Final = (
+    "n",
+    "only_a",
+    "only_b",
+    "delta",
+    "least_gain",
+    "margin",
+    "evidence",
+    "evidence_against",
+    "decision",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,9 +180,11 @@ class PairedGate:
             return 0
         if self.n == 0:
             return None
-        short, enough = self.n, 2 * self.n
+        short = self.n
+        enough = 2 * self.n
         while self._grown_to(enough).decision == "undecided":
-            short, enough = enough, 2 * enough
+            short = enough
+            enough = 2 * enough
             if short > _MOST_ROWS:
                 return None
         while enough - short > 1:
@@ -188,17 +201,7 @@ class PairedGate:
 
     def to_record(self) -> dict[str, Any]:
         """Return counts, settings, evidence and decision as JSON values."""
-        return {
-            "n": self.n,
-            "only_a": self.only_a,
-            "only_b": self.only_b,
-            "delta": self.delta,
-            "least_gain": self.least_gain,
-            "margin": self.margin,
-            "evidence": self.evidence,
-            "evidence_against": self.evidence_against,
-            "decision": self.decision,
-        }
+        return {name: getattr(self, name) for name in _RECORDED}
 
     def _capital(self, *, wins: int, losses: int, expected: float) -> float:
         """Return the capital of bets that wins minus losses, a row, exceed `expected`.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Floats, Integers, Interval
 from calibrant.metrics._validation import (
     check_binary,
     check_count,
@@ -84,7 +84,7 @@ def wilson_limits(successes: float, n: float, *, z: float) -> tuple[float, float
     return lower, upper
 
 
-def mean_interval(values: NDArray[np.float64], counts: NDArray[np.int64], level: float = 0.95) -> Interval:
+def mean_interval(values: Floats, counts: Integers, level: float = 0.95) -> Interval:
     """Return the Wilson score interval of the mean of numbers in [0, 1], such as partial credit.
 
     Wilson's interval at the effective sample size ``n m (1 - m) / v`` (Kish 1965), m the mean and v the variance of
@@ -175,8 +175,9 @@ def paired_mean_interval(
     n, mean, variance = _strata(values, groups)
     if (n < 2).any():
         subject = "differences" if groups is None else "every group of differences"
-        msg = f"Expected {subject} to hold two rows or more, got {int(n.min())}: one row shows no variation."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected {subject} to hold two rows or more, got {int(n.min())}: one row shows no variation."
+        )
     weight = n / n.sum()
     estimate = float(weight @ mean)
     parts = weight**2 * variance / n
@@ -192,26 +193,27 @@ def paired_mean_interval(
 
 
 def _strata(
-    values: NDArray[np.float64], groups: Sequence[object] | NDArray[np.generic] | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    values: Floats, groups: Sequence[object] | NDArray[np.generic] | None
+) -> tuple[Floats, Floats, Floats]:
     """Return size, mean and sample variance of each stratum, each of shape (H,)."""
     if groups is None:
         members = [values]
     else:
         if len(groups) != len(values):
-            msg = f"Expected one group per difference, got {len(groups)} groups for {len(values)} rows."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected one group per difference, got {len(groups)} groups for {len(values)} rows."
+            )
         by_group: dict[object, list[float]] = {}
         for value, group in zip(values.tolist(), groups, strict=True):
             by_group.setdefault(group, []).append(value)
         members = [np.array(rows) for rows in by_group.values()]
     n = np.array([len(rows) for rows in members], dtype=np.float64)
     mean = np.array([rows.mean() for rows in members])
-    # Rounding in the mean must not make equal differences vary.
-    varies = [len(rows) > 1 and np.ptp(rows) > 0.0 for rows in members]
-    variance = np.array(
-        [rows.var(ddof=1) if differ else 0.0 for rows, differ in zip(members, varies, strict=True)]
-    )
+    variance = np.zeros(len(members))
+    for place, rows in enumerate(members):
+        # Rounding in the mean must not make equal differences vary.
+        if len(rows) > 1 and np.ptp(rows) > 0.0:
+            variance[place] = rows.var(ddof=1)
     return n, mean, variance
 
 
@@ -265,8 +267,7 @@ def bootstrap_interval(
     confidence = check_level(level)
     resamples = check_count("n_resamples", n_resamples, low=1)
     if method not in ("percentile", "bca"):
-        msg = f"Expected method 'percentile' or 'bca', got {method!r}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected method 'percentile' or 'bca', got {method!r}.")
     estimate = float(x.mean())
     if np.ptp(x) == 0.0:
         value = float(x[0])
@@ -282,9 +283,7 @@ def bootstrap_interval(
     )
 
 
-def _resampled_means(
-    x: NDArray[np.float64], n_resamples: int, rng: np.random.Generator
-) -> Iterator[NDArray[np.float64]]:
+def _resampled_means(x: Floats, n_resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
     """Yield resampled means in chunks that fit in memory."""
     n = len(x)
     distinct, counts = np.unique(x, return_counts=True)
@@ -301,9 +300,7 @@ def _resampled_means(
             yield x.take(drawn).mean(axis=1)
 
 
-def _bca_tails(
-    x: NDArray[np.float64], means: NDArray[np.float64], estimate: float, tails: tuple[float, float]
-) -> tuple[float, float]:
+def _bca_tails(x: Floats, means: Floats, estimate: float, tails: tuple[float, float]) -> tuple[float, float]:
     """Return the corrected tail probabilities of the BCa bootstrap (Efron 1987, sections 3 and 6).
 
     ``alpha' = Phi(z0 + (z0 + z) / (1 - a (z0 + z)))`` with the bias correction z0 from the share of
@@ -318,7 +315,8 @@ def _bca_tails(
     half_step = 0.5 / len(means)
     z0 = normal.inv_cdf(float(np.clip(below, half_step, 1.0 - half_step)))
     d = (x - estimate) / np.abs(x - estimate).max()
-    a = float((d**3).sum() / (6.0 * (d**2).sum() ** 1.5))
+    scale = (d**2).sum() ** 1.5
+    a = float((d**3).sum() / (6.0 * scale))
     shifted = [z0 + normal.inv_cdf(tail) for tail in tails]
     low, high = (normal.cdf(z0 + z / max(1.0 - a * z, 1e-12)) for z in shifted)
     return low, high
@@ -383,7 +381,8 @@ def paired_comparison(correct_a: ArrayLike, correct_b: ArrayLike, level: float =
     z = normal_quantile(level)
     n = len(a)
     both = int(np.sum(a * b))
-    only_a, only_b = int(a.sum()) - both, int(b.sum()) - both
+    only_a = int(a.sum()) - both
+    only_b = int(b.sum()) - both
     difference = (only_b - only_a) / n
     lower, upper = _newcombe_limits(both, only_b, only_a, n, z=z)
     return PairedComparison(
@@ -396,7 +395,7 @@ def paired_comparison(correct_a: ArrayLike, correct_b: ArrayLike, level: float =
     )
 
 
-def holm(p_values: ArrayLike) -> NDArray[np.float64]:
+def holm(p_values: ArrayLike) -> Floats:
     """Return p-values adjusted for multiple tests by Holm's method.
 
     Holm's step-down procedure (Holm 1979, Scandinavian Journal of Statistics 6:65-70): the i-th
@@ -427,10 +426,12 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     """
     p = check_values("p_values", p_values)
     if p.min() < 0.0 or p.max() > 1.0:
-        msg = f"Expected p_values in [0, 1], got {p.min()} to {p.max()}: pass one p-value per candidate."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected p_values in [0, 1], got {p.min()} to {p.max()}: pass one p-value per candidate."
+        )
     order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    factors = np.arange(len(p), 0, -1)
+    stepped = np.maximum.accumulate(p[order] * factors)
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(stepped, 1.0)
     return adjusted
@@ -442,7 +443,8 @@ def _newcombe_limits(e: int, f: int, g: int, n: int, *, z: float) -> tuple[float
     e rows have both, f only the first, g only the second, h neither; l, u are Wilson's limits.
     """
     h = n - e - f - g
-    p1, p2 = (e + f) / n, (e + g) / n
+    p1 = (e + f) / n
+    p2 = (e + g) / n
     l1, u1 = wilson_limits(e + f, n, z=z)
     l2, u2 = wilson_limits(e + g, n, z=z)
     phi = _corrected_phi(e, f, g, h)

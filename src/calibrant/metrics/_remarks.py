@@ -21,9 +21,16 @@ def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label
     rows, rows_with_low_label_mass : int
         Answered rows, and those among them with a label mass below `calibrant.core.LOW_LABEL_MASS`.
     """
-    mass = _of_label_mass(rows_with_low_label_mass, rows) if rows_with_low_label_mass else ""
-    ranking = "" if auroc is None or auroc.estimate >= 0.5 else _of_ranking(auroc)
-    return [remark for remark in (mass, ranking) if remark]
+    remarks = []
+    if rows_with_low_label_mass:
+        remarks.append(
+            f"The model wanted to write something else on {rows_with_low_label_mass:,} of {rows:,} rows (label mass "
+            f"below {LOW_LABEL_MASS:g}): there, confidence only compares the labels with each other. Name the labels "
+            "in the prompt and show the form of the answer with a placeholder, or use a stronger model."
+        )
+    if auroc is not None and auroc.estimate < 0.5:
+        remarks.append(_of_ranking(auroc))
+    return remarks
 
 
 def _of_ranking(auroc: Interval) -> str:
@@ -34,14 +41,6 @@ def _of_ranking(auroc: Interval) -> str:
     if auroc.upper < 0.5:
         return f"Confidence ranks backwards: {pairs} ({figures}). A threshold would keep the wrong answers."
     return f"Confidence does not tell right from wrong answers here: {pairs} ({figures})."
-
-
-def _of_label_mass(low: int, rows: int) -> str:
-    return (
-        f"The model wanted to write something else on {low:,} of {rows:,} rows (label mass below {LOW_LABEL_MASS:g}): "
-        "there, confidence only compares the labels with each other. Name the labels in the prompt and show the form "
-        "of the answer with a placeholder, or use a stronger model."
-    )
 
 
 def zero_width_remark(*intervals: Interval | None) -> str:
@@ -88,9 +87,12 @@ def _tested(record: _Record) -> list[str]:
         own = "The best prompt" if changed_prompt(record) else "The seed prompt"
         asks = final.get("head", {}).get("uses_model", True)
         name = f"{own} with its head" if asks else "The head, which reads the text alone,"
-        found, credit = final["against_seed"], None
+        found = final["against_seed"]
+        credit = None
     elif changed_prompt(record):
-        found, credit, name = record["comparison"], record["credit_difference"], "The best prompt"
+        found = record["comparison"]
+        credit = record["credit_difference"]
+        name = "The best prompt"
     else:
         return []
     intervals = [] if found is None else [found["interval"]]

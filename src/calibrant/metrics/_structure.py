@@ -9,10 +9,9 @@ from functools import singledispatch
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval, Prediction
+from calibrant.core._prediction import Integers, Interval, Part, Prediction
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._classification import (
     AnsweredLabels,
@@ -91,7 +90,8 @@ class OrdinalMetrics:
 
     def figures(self) -> Iterator[StructureFigure]:
         """Yield the metrics in the order of a table."""
-        answered, labelled = f"{self.rows:,} answered rows", f"{self.labelled:,} rows with a label"
+        answered = f"{self.rows:,} answered rows"
+        labelled = f"{self.labelled:,} rows with a label"
         yield _figure("credit", self.credit, f"{answered}; 1 - steps / possible steps", self.rows)
         yield _figure("within one step", self.within_one, answered, self.rows)
         about = f"{labelled}, in steps; 0 is best"
@@ -179,9 +179,7 @@ class CreditMetrics:
 StructureMetrics = OrdinalMetrics | HierarchicalMetrics | CreditMetrics
 
 
-def structure_metrics(
-    labels: LabelSet, confusion: NDArray[np.int64], other: NDArray[np.int64]
-) -> StructureMetrics | None:
+def structure_metrics(labels: LabelSet, confusion: Integers, other: Integers) -> StructureMetrics | None:
     """Return the metrics of structured labels; None for labels without structure or without rows.
 
     Parameters
@@ -199,9 +197,7 @@ def structure_metrics(
 
 
 @singledispatch
-def _metrics_of(
-    labels: LabelSet, confusion: NDArray[np.int64], other: NDArray[np.int64]
-) -> StructureMetrics | None:
+def _metrics_of(labels: LabelSet, confusion: Integers, other: Integers) -> StructureMetrics | None:
     """Return the metrics of one kind of labels; a kind with more than its credit is registered here.
 
     They are no method of the label set: `core` knows no intervals.
@@ -221,11 +217,13 @@ def _metrics_of(
 @_metrics_of.register(OrdinalLabels)
 def _ordinal(
     labels: OrdinalLabels,  # noqa: ARG001
-    confusion: NDArray[np.int64],
-    other: NDArray[np.int64],
+    confusion: Integers,
+    other: Integers,
 ) -> OrdinalMetrics:
-    size, labelled = len(other), int(confusion.sum())
-    rows, places = labelled + int(other.sum()), np.arange(size)
+    size = len(other)
+    labelled = int(confusion.sum())
+    rows = labelled + int(other.sum())
+    places = np.arange(size)
     distance = np.abs(places[:, None] - places)
     rows_apart = np.bincount(distance.ravel(), weights=confusion.ravel(), minlength=size)
     steps = rows_apart.astype(np.int64)
@@ -241,17 +239,17 @@ def _ordinal(
     )
 
 
-def _kappa(confusion: NDArray[np.int64], distance: NDArray[np.int64]) -> float | None:
+def _kappa(confusion: Integers, distance: Integers) -> float | None:
     squares = distance.astype(np.float64) ** 2
     chance = np.outer(confusion.sum(axis=1), confusion.sum(axis=0)) / confusion.sum()
     by_chance = float((squares * chance).sum())
-    return None if by_chance == 0.0 else 1.0 - float((squares * confusion).sum()) / by_chance
+    if by_chance == 0.0:
+        return None
+    return 1.0 - float((squares * confusion).sum()) / by_chance
 
 
 @_metrics_of.register(HierarchicalLabels)
-def _hierarchical(
-    labels: HierarchicalLabels, confusion: NDArray[np.int64], other: NDArray[np.int64]
-) -> HierarchicalMetrics:
+def _hierarchical(labels: HierarchicalLabels, confusion: Integers, other: Integers) -> HierarchicalMetrics:
     truth, predicted = np.nonzero(confusion)
     counts = confusion[truth, predicted]
     rows = int(counts.sum() + other.sum())
@@ -262,7 +260,8 @@ def _hierarchical(
     shared = np.where(truth == predicted, lengths[truth], same.sum(axis=0))
     both = float(counts @ shared)
     true_levels = float(counts @ lengths[truth] + other @ lengths)
-    precision, recall = both / max(float(counts @ lengths[predicted]), 1.0), both / true_levels
+    precision = both / max(float(counts @ lengths[predicted]), 1.0)
+    recall = both / true_levels
     credit = np.append(same.mean(axis=0), 0.0)
     return HierarchicalMetrics(
         rows=rows,
@@ -281,22 +280,6 @@ def _figure(name: str, interval: Interval | None, about: str, rows: int) -> Stru
 def _scaled(interval: Interval, factor: int) -> Interval:
     ends = {name: getattr(interval, name) * factor for name in ("lower", "upper", "estimate")}
     return replace(interval, **ends)
-
-
-class GivenPart(NamedTuple):
-    """Part of an answer, with the model's confidence in it.
-
-    Attributes
-    ----------
-    name, label : str
-        The part, and its value.
-    confidence : float or None
-        In [0, 1]; None where it is unknown.
-    """
-
-    name: str
-    label: str
-    confidence: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -454,7 +437,7 @@ class CompositeTally:
         self._jaccard = self._f1 = 0.0
         self.rows = 0
 
-    def add(self, answer: str, label: str | None, parts: Sequence[GivenPart] = ()) -> None:
+    def add(self, answer: str, label: str | None, parts: Sequence[Part] = ()) -> None:
         """Count a row.
 
         Parameters
@@ -463,7 +446,7 @@ class CompositeTally:
             The true answer, in its canonical form.
         label : str or None
             The predicted answer; None, or a text that is no legal answer, is wrong in every part.
-        parts : sequence of GivenPart, optional
+        parts : sequence of Part, optional
             The predicted parts with their confidences.
         """
         predicted = None if label is None else self._labels.canonical(label)
@@ -483,12 +466,10 @@ class CompositeTally:
     def _count(self, truth: frozenset[str], predicted: frozenset[str] | None) -> None:
         labels = predicted or frozenset()
         both = truth & labels
-        for name in both:
-            self._both[self._place[name]] += 1
-        for name in truth - both:
-            self._missed[self._place[name]] += 1
-        for name in labels - both:
-            self._added[self._place[name]] += 1
+        tallies = ((self._both, both), (self._missed, truth - both), (self._added, labels - both))
+        for counts, names in tallies:
+            for name in names:
+                counts[self._place[name]] += 1
         if predicted is not None and self._sets:
             self._jaccard += len(both) / len(truth | labels) if truth or labels else 1.0
             self._f1 += 2 * len(both) / (len(truth) + len(labels)) if truth or labels else 1.0

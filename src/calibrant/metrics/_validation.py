@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Bools, Floats, Places
 
 # Probabilities computed as exp of a sum may leave [0, 1] by this much; they are clipped.
 ROUNDING = 1e-6
@@ -18,16 +19,17 @@ ROUNDING = 1e-6
 HUGE = 1e100
 
 
-def as_numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def as_numbers(name: str, values: ArrayLike) -> Floats:
     """Return `values` as an array of floats; ConfigurationError if they are not numbers."""
     try:
         return np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        msg = f"Expected {name} to hold numbers, in rows of one length: {error}. Leave out rows without them."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(
+            f"Expected {name} to hold numbers, in rows of one length: {error}. Leave out rows without them."
+        ) from error
 
 
-def check_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def check_values(name: str, values: ArrayLike) -> Floats:
     """Check `values` and return them as finite floats of shape (n,), n >= 1.
 
     Raises
@@ -37,23 +39,23 @@ def check_values(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """
     array = as_numbers(name, values)
     if array.ndim != 1:
-        msg = f"Expected {name} of shape (n,), got {array.shape}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected {name} of shape (n,), got {array.shape}.")
     if array.size == 0:
-        msg = f"Expected {name} to hold at least one row, got none: nothing can be said about no data."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected {name} to hold at least one row, got none: nothing can be said about no data."
+        )
     refuse_rows(~np.isfinite(array), array, f"{name} to be finite", "leave out rows without a value")
     return array
 
 
-def refuse_rows(illegal: NDArray[np.bool_], values: NDArray[Any], expected: str, remedy: str) -> None:
+def refuse_rows(illegal: Bools, values: NDArray[Any], expected: str, remedy: str) -> None:
     """Raise ConfigurationError for the first row of the mask `illegal`, shape (n,), if there is one."""
     if illegal.any():
         row = int(np.argmax(illegal))
         raise ConfigurationError(f"Expected {expected}, got {values[row].tolist()} in row {row}: {remedy}.")
 
 
-def check_binary(name: str, values: ArrayLike) -> NDArray[np.float64]:
+def check_binary(name: str, values: ArrayLike) -> Floats:
     """Check that `values` are 0 or 1, and return them as floats of shape (n,), n >= 1.
 
     Raises
@@ -68,9 +70,7 @@ def check_binary(name: str, values: ArrayLike) -> NDArray[np.float64]:
     return array
 
 
-def check_confidence_correct(
-    confidence: ArrayLike, correct: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def check_confidence_correct(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
     """Check confidence and correctness, and return them as floats in [0, 1], both of shape (n,).
 
     Parameters
@@ -92,7 +92,7 @@ def check_confidence_correct(
     return p, y
 
 
-def check_confidence(confidence: ArrayLike) -> NDArray[np.float64]:
+def check_confidence(confidence: ArrayLike) -> Floats:
     """Check confidence and return it clipped to [0, 1], shape (n,).
 
     Parameters
@@ -111,12 +111,11 @@ def check_confidence(confidence: ArrayLike) -> NDArray[np.float64]:
     return np.clip(p, 0.0, 1.0)
 
 
-def check_same_length(**arrays: NDArray[np.float64]) -> None:
+def check_same_length(**arrays: Floats) -> None:
     """Raise ConfigurationError unless all arrays have the same number of rows."""
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"{name} has {len(array)}" for name, array in arrays.items())
-        msg = f"Expected arrays of the same length, but {lengths} rows."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected arrays of the same length, but {lengths} rows.")
 
 
 def check_count(name: str, value: object, *, low: int, high: int | None = None) -> int:
@@ -155,8 +154,9 @@ def check_number(name: str, value: object, interval: str) -> float:
         Not a number, NaN, or outside the interval.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        msg = f"Expected {name} to be a number in {interval}, got {value!r:.80} ({type(value).__name__})."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected {name} to be a number in {interval}, got {value!r:.80} ({type(value).__name__})."
+        )
     try:
         number = float(value)
     except OverflowError:  # a whole number that no float holds
@@ -165,8 +165,9 @@ def check_number(name: str, value: object, interval: str) -> float:
     above = number >= low if interval[0] == "[" else number > low
     below = number <= high if interval[-1] == "]" else number < high
     if not (above and below):
-        msg = f"Expected {name} in {interval}, got {value!r:.80}: choose a value in that range."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected {name} in {interval}, got {value!r:.80}: choose a value in that range."
+        )
     return number
 
 
@@ -191,16 +192,16 @@ def normal_quantile(level: float) -> float:
 
 
 def check_log_probabilities(
-    name: str, values: ArrayLike, *, n_labels: int | None = None, least: int = 1
-) -> NDArray[np.float64]:
+    values: ArrayLike, *, name: str = "log_probabilities", n_labels: int | None = None, least: int = 1
+) -> Floats:
     """Check `values` and return them as finite floats of shape (n, L), L >= 2.
 
     Parameters
     ----------
-    name : str
-        The argument as the caller knows it, for the message.
     values : array-like of shape (n, L)
         Natural logarithms, at most 1e100 in size; rows need not be normalised.
+    name : str, default "log_probabilities"
+        The argument as the caller knows it, for the message.
     n_labels : int, optional
         The L that is needed, where one is known.
     least : int, default 1
@@ -213,32 +214,34 @@ def check_log_probabilities(
     """
     rows = as_numbers(name, values)
     if rows.ndim != 2:
-        msg = f"Expected {name} of shape (n, L), one row per text, got {rows.shape}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected {name} of shape (n, L), one row per text, got {rows.shape}.")
     if rows.shape[0] < least:
-        msg = f"Expected {name} to hold at least one row, got none: nothing can be learned from no data."
-        raise ConfigurationError(msg)
-    width, wanted = rows.shape[1], n_labels or "at least two"
+        raise ConfigurationError(
+            f"Expected {name} to hold at least one row, got none: nothing can be learned from no data."
+        )
+    width = rows.shape[1]
+    wanted = n_labels or "at least two"
     if width != (n_labels or max(width, 2)):
-        msg = f"Expected {name} over {wanted} labels, got {width}: use the same label set, or fit again."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"Expected {name} over {wanted} labels, got {width}: use the same label set, or fit again."
+        )
     usable = np.abs(rows) <= HUGE  # False for NaN
     if not usable.all():
         row, column = (int(i) for i in np.argwhere(~usable)[0])
-        msg = (
+        raise ConfigurationError(
             f"Expected {name} to be finite, got {rows[row, column]} in row {row}, label {column}: leave out "
             "rows without log-probabilities, and give an impossible label a small one, such as log(1e-12)."
         )
-        raise ConfigurationError(msg)
     return rows
 
 
-def as_rows(name: str, values: ArrayLike, *, n_labels: int) -> NDArray[np.float64]:
+def as_rows(values: ArrayLike, *, n_labels: int) -> Floats:
     """Return checked rows of shape (n, L), from log-probabilities of shape (n, L) or (L,)."""
-    return check_log_probabilities(name, np.atleast_2d(as_numbers(name, values)), n_labels=n_labels)
+    rows = np.atleast_2d(as_numbers("log_probabilities", values))
+    return check_log_probabilities(rows, n_labels=n_labels)
 
 
-def check_answers(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.intp]:
+def check_answers(answers: ArrayLike, rows: Floats) -> Places:
     """Check the positions of the true labels of `rows` and return them, shape (n,), each in [0, L).
 
     Raises
@@ -249,14 +252,12 @@ def check_answers(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[np.i
     n, n_labels = rows.shape
     given = np.asarray(answers)
     if given.shape != (n,):
-        msg = f"Expected answers of shape ({n},), one per row, got {given.shape}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected answers of shape ({n},), one per row, got {given.shape}.")
     if given.dtype.kind not in "iu":
-        msg = (
+        raise ConfigurationError(
             f"Expected answers to be positions of labels (whole numbers from 0), got {given.dtype} such as "
             f"{given[0]!r}: look each answer up in the label set."
         )
-        raise ConfigurationError(msg)
     illegal = (given < 0) | (given >= n_labels)
     refuse_rows(illegal, given, f"answers in [0, {n_labels})", "pass one position of a label per row")
     return given.astype(np.intp)

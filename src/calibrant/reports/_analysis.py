@@ -9,16 +9,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import LabelSet, as_label_set
-from calibrant.core._prediction import Interval, Outcome
+from calibrant.core._prediction import Bools, Floats, Integers, Interval, Outcome, Part, Places
 from calibrant.core._structures import part_of
 from calibrant.metrics._classification import ClassificationSummary
-from calibrant.metrics._confidence import aurc, auroc_interval, brier_score, expected_calibration_error
+from calibrant.metrics._confidence import (
+    aurc,
+    auroc_interval,
+    bin_places,
+    brier_score,
+    expected_calibration_error,
+)
 from calibrant.metrics._intervals import (
     PairedComparison,
     paired_comparison,
@@ -29,7 +35,6 @@ from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.metrics._structure import (
     CompositeMetrics,
     CompositeTally,
-    GivenPart,
     StructureFigure,
     structure_metrics,
 )
@@ -44,7 +49,6 @@ CONFIDENCE_BINS: Final = 20
 LATENCY_BINS: Final = 24
 CURVE_POINTS: Final = 200
 RESAMPLES: Final = 1000
-HeadlineFigure: TypeAlias = StructureFigure
 MOST_NUMBERS: Final = 4_000_000  # probabilities in memory, 32 MB: of more rows, as many as fit are ranked
 _ROUNDING: Final = 1e-6
 _OF_SET: Final = {
@@ -105,9 +109,9 @@ class RiskCoverage:
         Lowest accepted confidence, share of rows accepted, share of wrong rows among those; coverage grows.
     """
 
-    threshold: NDArray[np.float64]
-    coverage: NDArray[np.float64]
-    risk: NDArray[np.float64]
+    threshold: Floats
+    coverage: Floats
+    risk: Floats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -129,13 +133,14 @@ class Mistakes:
 
     rows: tuple[int, ...]
     wrong: int
-    answer_probability: NDArray[np.float64] | None = None
+    answer_probability: Floats | None = None
     unranked: str = ""
 
 
-def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
+def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[StructureFigure]:
     """Return the numbers of a run; those without data have the value None."""
-    right, judged = int((rows.correct == 1).sum()), int(rows.judged.sum())
+    right = int((rows.correct == 1).sum())
+    judged = int(rows.judged.sum())
     labelled = int((rows.answer != UNKNOWN).sum())
     about = "answered rows" if rows.composite is None else "answered rows; all parts right"
     figures = [_share("accuracy", right, judged, about)]
@@ -146,7 +151,7 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Head
     if rows.structure is not None and table is not None:
         found = structure_metrics(rows.structure, table.confusion, table.other)
         figures += [] if found is None else found.figures()
-    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored].astype(np.float64)
+    confidence, correct = rows.scored_pairs
     about = f"{len(correct):,} rows with a confidence; 0 is best"
     ece, brier, area = (
         measure(confidence, correct) if len(correct) else None
@@ -156,10 +161,10 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Head
     ranking = confidence_auroc(rows)
     pairs = "pairs of a right and a wrong row of which the right one is surer; 0.5 is chance, 1 is best"
     figures += [
-        HeadlineFigure("calibration error (ECE)", about, ece),
-        HeadlineFigure("Brier score", about, brier, spread),
-        HeadlineFigure("AUROC", pairs, None if ranking is None else ranking.estimate, ranking),
-        HeadlineFigure("AURC", about, area),
+        StructureFigure("calibration error (ECE)", about, ece),
+        StructureFigure("Brier score", about, brier, spread),
+        StructureFigure("AUROC", pairs, None if ranking is None else ranking.estimate, ranking),
+        StructureFigure("AURC", about, area),
     ]
     # A width of 0 is explained.
     notes = [zero_width_remark(figure.interval) for figure in figures]
@@ -175,39 +180,42 @@ def collapse_warning(rows: PromptRows, table: ClassificationSummary | None) -> s
     return "" if summary is None else summary.answered_labels.warning
 
 
-def _labels_answered(rows: PromptRows, table: ClassificationSummary | None) -> list[HeadlineFigure]:
+def _labels_answered(rows: PromptRows, table: ClassificationSummary | None) -> list[StructureFigure]:
     summary = rows.composite or table
     if summary is None:
         return []
     found = summary.answered_labels
     about = f"{found.found:,} of the {found.present:,} labels that occur in these rows; {found} labels in all"
-    return [HeadlineFigure("labels answered", about, found.found / found.present if found.present else None)]
+    return [StructureFigure("labels answered", about, found.found / found.present if found.present else None)]
 
 
-def _of_parts(found: CompositeMetrics) -> list[HeadlineFigure]:
+def _of_parts(found: CompositeMetrics) -> list[StructureFigure]:
     """Return the headline figures of answers with several labels, over all their parts."""
     about = f"{found.rows:,} answered rows"
     size = f"{len(found.per_label):,} labels, {about}"
-    f1 = [HeadlineFigure("micro F1", size, found.micro_f1), HeadlineFigure("macro F1", size, found.macro_f1)]
+    f1 = [
+        StructureFigure("micro F1", size, found.micro_f1),
+        StructureFigure("macro F1", size, found.macro_f1),
+    ]
     if found.kind == "fields":
-        return [HeadlineFigure("credit", f"mean of all fields, {about}", found.credit), *f1]
+        return [StructureFigure("credit", f"mean of all fields, {about}", found.credit), *f1]
     return [
-        HeadlineFigure("Jaccard index", f"mean of {about}", found.jaccard),
-        HeadlineFigure("F1 of rows", f"mean of {about}", found.samples_f1),
-        HeadlineFigure("Hamming loss", f"{size}; 0 is best", found.hamming_loss),
+        StructureFigure("Jaccard index", f"mean of {about}", found.jaccard),
+        StructureFigure("F1 of rows", f"mean of {about}", found.samples_f1),
+        StructureFigure("Hamming loss", f"{size}; 0 is best", found.hamming_loss),
         *f1,
     ]
 
 
-def _share(name: str, right: int, n: int, of: str) -> HeadlineFigure:
+def _share(name: str, right: int, n: int, of: str) -> StructureFigure:
     found = wilson_interval(right, n) if n else None
-    return HeadlineFigure(name, f"{right:,} of {n:,} {of}", found.estimate if found else None, found)
+    return StructureFigure(name, f"{right:,} of {n:,} {of}", found.estimate if found else None, found)
 
 
-def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
+def _macro_f1(table: ClassificationSummary | None) -> StructureFigure:
     """Return macro F1 with its bootstrap interval over rows."""
     if table is None:
-        return HeadlineFigure("macro F1", "0 answered rows", None)
+        return StructureFigure("macro F1", "0 answered rows", None)
     cells = np.hstack([table.confusion, table.other[:, None]])
     size = len(table.labels)
     draws = max(50, min(RESAMPLES, 20_000_000 // cells.size))
@@ -226,12 +234,13 @@ def _macro_f1(table: ClassificationSummary | None) -> HeadlineFigure:
     lower, upper = np.quantile(f1, [0.025, 0.975])
     interval = Interval(lower=float(lower), upper=float(upper), level=0.95, estimate=table.macro_f1)
     about = f"{size:,} labels, {table.n:,} answered rows"
-    return HeadlineFigure("macro F1", about, table.macro_f1, interval)
+    return StructureFigure("macro F1", about, table.macro_f1, interval)
 
 
 def confusion(rows: PromptRows) -> ClassificationSummary | None:
     """Return the confusion counts of judged rows whose label is known; None without any, or of several labels."""
-    judged, size = rows.judged & (rows.answer != UNKNOWN), len(rows.labels)
+    judged = rows.judged & (rows.answer != UNKNOWN)
+    size = len(rows.labels)
     if rows.composite is not None or not judged.any():
         return None  # a confusion matrix of whole answers would be too large to read
     given = np.where(rows.label[judged] == UNKNOWN, size, rows.label[judged])
@@ -243,9 +252,9 @@ def confusion(rows: PromptRows) -> ClassificationSummary | None:
 
 def reliability_bins(rows: PromptRows) -> list[Bin]:
     """Return the non-empty confidence bins of equal width that the calibration error uses."""
-    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
+    confidence, correct = rows.scored_pairs
     edges = np.linspace(0.0, 1.0, RELIABILITY_BINS + 1)
-    place = _places(confidence, edges)
+    place = bin_places(confidence, edges)
     count = np.bincount(place, minlength=RELIABILITY_BINS)
     right = np.bincount(place, weights=correct, minlength=RELIABILITY_BINS)
     total = np.bincount(place, weights=confidence, minlength=RELIABILITY_BINS)
@@ -264,9 +273,9 @@ def reliability_bins(rows: PromptRows) -> list[Bin]:
 def confidence_bars(rows: PromptRows) -> list[Bar]:
     """Return the counts of right and wrong rows by confidence, in bins of equal width."""
     edges = np.linspace(0.0, 1.0, CONFIDENCE_BINS + 1)
-    right, wrong = (
-        _counts(rows.confidence[rows.scored & (rows.correct == value)], edges) for value in (1, 0)
-    )
+    confidence, correct = rows.scored_pairs
+    right = _counts(confidence[correct == 1], edges)
+    wrong = _counts(confidence[correct == 0], edges)
     return _bars(edges, right, wrong)
 
 
@@ -276,33 +285,27 @@ def latency_bars(rows: PromptRows) -> list[Bar]:
     seconds = seconds[seconds > 0.0]
     if len(seconds) == 0:
         return []
-    low, high = float(seconds.min()), float(seconds.max())
+    low = float(seconds.min())
+    high = float(seconds.max())
     edges = np.geomspace(low, max(high, low * 1.1), LATENCY_BINS + 1)
     edges[0], edges[-1] = low, max(high, edges[-1])  # rounding must not lose the ends
     counts = _counts(seconds, edges)
     return _bars(edges, counts, np.zeros_like(counts))
 
 
-def _places(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return the index of each value's bin; the upper end of a bin belongs to it."""
-    found = np.searchsorted(edges, values, side="left") - 1
-    places: NDArray[np.intp] = np.clip(found, 0, len(edges) - 2)
-    return places
-
-
-def _counts(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = np.bincount(_places(values, edges), minlength=len(edges) - 1)
+def _counts(values: Floats, edges: Floats) -> Integers:
+    counts: Integers = np.bincount(bin_places(values, edges), minlength=len(edges) - 1)
     return counts
 
 
-def _bars(edges: NDArray[np.float64], right: NDArray[np.int64], wrong: NDArray[np.int64]) -> list[Bar]:
+def _bars(edges: Floats, right: Integers, wrong: Integers) -> list[Bar]:
     columns = (edges[:-1], edges[1:], right, wrong)
-    return [Bar(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
+    return list(map(Bar, *(column.tolist() for column in columns)))
 
 
 def risk_coverage(rows: PromptRows) -> RiskCoverage | None:
     """Return the risk-coverage curve, thinned evenly in coverage; None if no row has a confidence."""
-    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
+    confidence, correct = rows.scored_pairs
     if len(correct) == 0:
         return None
     threshold, group, size = np.unique(confidence, return_inverse=True, return_counts=True)
@@ -310,7 +313,8 @@ def risk_coverage(rows: PromptRows) -> RiskCoverage | None:
     accepted = np.cumsum(size[::-1])
     risk = np.cumsum(wrong[::-1]) / accepted
     coverage = accepted / len(correct)
-    chosen = np.unique(np.searchsorted(coverage, np.linspace(coverage[0], 1.0, CURVE_POINTS)))
+    wanted = np.linspace(coverage[0], 1.0, CURVE_POINTS)
+    chosen = np.unique(np.searchsorted(coverage, wanted))
     chosen = chosen[chosen < len(coverage)]
     return RiskCoverage(threshold=threshold[::-1][chosen], coverage=coverage[chosen], risk=risk[chosen])
 
@@ -346,7 +350,8 @@ def mistakes(rows: PromptRows, limit: int, table: ClassificationSummary | None) 
     from calibrant.calibration._scaling import held_out_answer_probability  # noqa: PLC0415 (many runs have no ranks)
 
     probability[ranked] = held_out_answer_probability(distributions, rows.answer[ranked])
-    order = order[np.argsort(np.nan_to_num(probability[order], nan=2.0), kind="stable")]
+    unranked_last = np.nan_to_num(probability[order], nan=2.0)
+    order = order[np.argsort(unranked_last, kind="stable")]
     return Mistakes(rows=tuple(order[:limit].tolist()), wrong=len(places), answer_probability=probability)
 
 
@@ -368,8 +373,10 @@ def _why_unranked(rows: PromptRows, table: ClassificationSummary | None) -> str:
 
 def confidence_auroc(rows: PromptRows) -> Interval | None:
     """Return the AUROC of confidence for right against wrong rows; None if all are right or all wrong."""
-    confidence, correct = rows.confidence[rows.scored], rows.correct[rows.scored]
-    return auroc_interval(confidence, correct) if 0 < correct.sum() < len(correct) else None
+    confidence, correct = rows.scored_pairs
+    if 0 < correct.sum() < len(correct):
+        return auroc_interval(confidence, correct)
+    return None
 
 
 def remarks(rows: PromptRows) -> list[str]:
@@ -383,7 +390,8 @@ def remarks(rows: PromptRows) -> list[str]:
 
 def compare(base: PromptRows, other: PromptRows) -> PairedComparison | None:
     """Compare accuracy on the judged rows that both have in common; return None if there are none."""
-    ours, theirs = base.key[base.judged], other.key[other.judged]
+    ours = base.key[base.judged]
+    theirs = other.key[other.judged]
     _, a, b = np.intersect1d(ours, theirs, return_indices=True)
     if len(a) == 0:
         return None
@@ -419,12 +427,12 @@ class PromptRows:
 
     saved: SavedRows
     labels: tuple[str, ...]
-    answer: NDArray[np.int64]
-    label: NDArray[np.int64]
+    answer: Integers
+    label: Integers
     correct: NDArray[np.int8]
-    confidence: NDArray[np.float64]
-    latency: NDArray[np.float64]
-    cost: NDArray[np.float64]
+    confidence: Floats
+    latency: Floats
+    cost: Floats
     cascade: CascadeMetrics | None = None
     composite: CompositeMetrics | None = None
     structure: LabelSet | None = None
@@ -487,16 +495,21 @@ class PromptRows:
         return _distinct(np.array(keys, dtype=np.uint64))
 
     @property
-    def judged(self) -> NDArray[np.bool_]:
+    def judged(self) -> Bools:
         """Rows that are right or wrong, shape (n,)."""
-        judged: NDArray[np.bool_] = self.correct != UNKNOWN
+        judged: Bools = self.correct != UNKNOWN
         return judged
 
     @property
-    def scored(self) -> NDArray[np.bool_]:
+    def scored(self) -> Bools:
         """Rows that are right or wrong, and have a confidence, shape (n,)."""
-        scored: NDArray[np.bool_] = self.judged & ~np.isnan(self.confidence)
+        scored: Bools = self.judged & ~np.isnan(self.confidence)
         return scored
+
+    @property
+    def scored_pairs(self) -> tuple[Floats, Floats]:
+        """Confidence and correctness of the scored rows."""
+        return self.confidence[self.scored], self.correct[self.scored].astype(np.float64)
 
 
 def _text_key(row: SavedRow) -> int:
@@ -575,7 +588,8 @@ def _tallies(
 
 
 def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally | None) -> None:
-    values, answer = row.values, row.answer
+    values = row.values
+    answer = row.answer
     known = answer is not None and row.outcome is not Outcome.ERROR
     steps = values.get("steps")
     if steps:
@@ -583,12 +597,14 @@ def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally |
         cascade.add(steps, accepted=values.get("accepted"), correct=correct)
     if composite is not None and known and answer is not None:
         parts = values.get("parts", ())
-        given = [GivenPart(part["name"], part["label"], part["confidence"]) for part in parts]
+        given = [
+            Part(name=part["name"], label=part["label"], confidence=part["confidence"]) for part in parts
+        ]
         composite.add(answer, row.label, given)
 
 
 def read_texts(
-    rows: PromptRows, chosen: Sequence[int], answer_probability: NDArray[np.float64] | None = None
+    rows: PromptRows, chosen: Sequence[int], answer_probability: Floats | None = None
 ) -> list[RowTexts]:
     """Return the texts of the rows at these positions, in order; empty where a row has none."""
     found = []
@@ -619,7 +635,7 @@ def _spoken_label(label: str | None, *, several: bool) -> str:
     return _spoken(label) if several else label
 
 
-def read_distributions(rows: PromptRows, chosen: NDArray[np.intp]) -> NDArray[np.float64]:
+def read_distributions(rows: PromptRows, chosen: Places) -> Floats:
     """Return the label probabilities of the chosen rows, shape (k, L); they need not sum to 1.
 
     A row with a confidence but no distribution spreads the remaining probability evenly over the other labels.
@@ -672,7 +688,9 @@ def _spoken(answer: str) -> str:
 def _part_texts(record: Mapping[str, Any]) -> Iterator[PartText]:
     """Yield a verdict on each part of an answer, except for labels that are rightly left out."""
     for part in record.get("parts", ()):
-        name, label, truth = part["name"], part["label"], part_of(record["answer"], part["name"])
+        name = part["name"]
+        label = part["label"]
+        truth = part_of(record["answer"], part["name"])
         verdict = _OF_SET.get((label, str(truth))) if record["answer"].startswith("[") else None
         if verdict == "":
             continue

@@ -14,7 +14,12 @@ from calibrant.reports._analysis import Bar, Bin, RiskCoverage
 
 WIDTH: Final = 460
 HEIGHT: Final = 320
-LEFT, RIGHT, TOP, BOTTOM = 58, 26, 30, 52
+LEFT: Final = 58
+END: Final = WIDTH - 26
+"""Where the axis across ends; it begins at `LEFT`."""
+TOP: Final = 30
+BASE: Final = HEIGHT - 52
+"""Where the axis up begins; it ends at `TOP`."""
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 Scale = Callable[[float], float]
@@ -60,7 +65,8 @@ class Frame:
     """SVG chart with axes; `x` and `y` map data to drawing coordinates."""
 
     def __init__(self, identity: str, title: str, description: str, *, x: Scale, y: Scale) -> None:
-        self.x, self.y = x, y
+        self.x = x
+        self.y = y
         self._parts = [
             Markup(
                 '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-labelledby="{id}-t {id}-d">'
@@ -93,24 +99,26 @@ class Frame:
         """Draw grid, tick labels and the names of both axes."""
         for value, label in up:
             y = self.y(value)
-            self.line((LEFT, y, WIDTH - RIGHT, y), "grid")
+            self.line((LEFT, y, END, y), "grid")
             self.text(LEFT - 7.0, y + 4.5, label, kind="end")
         for value, label in across:
-            self.text(self.x(value), HEIGHT - BOTTOM + 19.0, label)
-        self.line((LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM), "axis")
-        self.text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12.0, names[0])
+            self.text(self.x(value), BASE + 19.0, label)
+        self.line((LEFT, BASE, END, BASE), "axis")
+        self.text((LEFT + END) / 2, HEIGHT - 12.0, names[0])
         self.text(6.0, 17.0, names[1], kind="start")
 
     def bar(self, left: float, right: float, height: float, kind: str, about: str) -> None:
         """Draw a bar with a tooltip, from the axis up, in the units of the data."""
-        x0, x1, y = self.x(left), self.x(right), self.y(height)
+        x0 = self.x(left)
+        x1 = self.x(right)
+        y = self.y(height)
         self.add(
             '<rect class="{kind}" x="{x}" y="{y}" width="{w}" height="{h}"><title>{about}</title></rect>',
             kind=kind,
             x=x0,
             y=y,
             w=max(x1 - x0, 0.5),
-            h=max(HEIGHT - BOTTOM - y, 0.0),
+            h=max(BASE - y, 0.0),
             about=about,
         )
 
@@ -135,11 +143,11 @@ def _linear(low: float, high: float, begin: float, end: float) -> Scale:
 
 
 def across(low: float, high: float) -> Scale:
-    return _linear(low, high, LEFT, WIDTH - RIGHT)
+    return _linear(low, high, LEFT, END)
 
 
 def up(low: float, high: float) -> Scale:
-    return _linear(low, high, HEIGHT - BOTTOM, TOP)
+    return _linear(low, high, BASE, TOP)
 
 
 _SHARES: Final = [(share / 5, percent(share / 5)) for share in range(6)]
@@ -150,7 +158,8 @@ def round_ticks(low: float, high: float) -> list[float]:
     rough = max(high - low, 1e-3 * max(abs(high), 1e-9)) / 4
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in _STEPS if unit * factor >= rough * 0.999)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
     return [number * step for number in range(first, max(last, first + 1) + 1)]
 
 
@@ -168,21 +177,25 @@ def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
     frame.line((frame.x(0), frame.y(0), frame.x(1), frame.y(1)), "ideal")
     most = max((found.rows for found in bins), default=1)
     for found in bins:
-        x, accuracy = frame.x(found.confidence), found.accuracy
+        x = frame.x(found.confidence)
+        accuracy = found.accuracy
         frame.line((x, frame.y(accuracy.lower), x, frame.y(accuracy.upper)), "whisker")
         about = (
             f"{found.rows:,} rows, confidence {found.confidence:.3f}, accuracy {accuracy.estimate:.3f} "
             f"({accuracy.lower:.3f} to {accuracy.upper:.3f})"
         )
-        frame.circle(x, frame.y(accuracy.estimate), 3.0 + 5.0 * math.sqrt(found.rows / most), about)
+        radius = 3.0 + 5.0 * math.sqrt(found.rows / most)
+        frame.circle(x, frame.y(accuracy.estimate), radius, about)
     return frame.drawn()
 
 
 def confidence_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     """Draw the confidence histograms of right and of wrong rows side by side, as shares."""
-    right, wrong = sum(bar.right for bar in bars), sum(bar.wrong for bar in bars)
+    right = sum(bar.right for bar in bars)
+    wrong = sum(bar.wrong for bar in bars)
     shares = [(bar.right / max(right, 1), bar.wrong / max(wrong, 1)) for bar in bars]
-    ticks = round_ticks(0.0, max((max(pair) for pair in shares), default=0.0) or 1.0)
+    highest = max(map(max, shares), default=0.0)
+    ticks = round_ticks(0.0, highest or 1.0)
     frame = Frame(
         identity,
         "Confidence of right and wrong answers",
@@ -221,7 +234,9 @@ def _legend(frame: Frame, identity: str) -> None:
 
 def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | None) -> Markup:
     """Draw the risk-coverage curve, and the certified rule, if any."""
-    heights = [*curve.risk.tolist(), *([] if certified is None else [1.0 - certified.target_accuracy])]
+    heights = curve.risk.tolist()
+    if certified is not None:
+        heights.append(1.0 - certified.target_accuracy)
     ticks = round_ticks(0.0, max(0.01, *heights))
     all_rows = f"{percent(float(curve.risk[-1]))} of all rows are wrong."
     frame = Frame(
@@ -239,7 +254,8 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
     )
     frame.add('<polyline class="curve" points="{points}"/>', points=points)
     if len(curve.risk) == 1:
-        coverage, risk = float(curve.coverage[0]), float(curve.risk[0])
+        coverage = float(curve.coverage[0])
+        risk = float(curve.risk[0])
         frame.circle(frame.x(coverage), frame.y(risk), 4.0, f"coverage {coverage:.3f}, risk {risk:.3f}")
     if certified is not None:
         _mark(frame, certified)
@@ -249,21 +265,25 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
 def _mark(frame: Frame, certified: CertifiedPoint) -> None:
     """Draw the certified rule at its coverage and its highest allowed risk."""
     risk = 1.0 - certified.target_accuracy
-    x, y = frame.x(certified.coverage), frame.y(risk)
-    frame.line((LEFT, y, WIDTH - RIGHT, y), "target")
-    frame.line((x, HEIGHT - BOTTOM, x, y), "target")
+    x = frame.x(certified.coverage)
+    y = frame.y(risk)
+    frame.line((LEFT, y, END, y), "target")
+    frame.line((x, BASE, x, y), "target")
     about = (
         f"certified: threshold {certified.threshold:.4g}, coverage {certified.coverage:.3f}, "
         f"accuracy at least {certified.target_accuracy:.4g} with probability {1.0 - certified.delta:.4g}"
     )
     frame.diamond(x, y, about)
-    left = certified.coverage > 0.6
-    frame.text(x - 10 if left else x + 10, y - 8, "certified", kind="end" if left else "start")
+    if certified.coverage > 0.6:
+        frame.text(x - 10, y - 8, "certified", kind="end")
+    else:
+        frame.text(x + 10, y - 8, "certified", kind="start")
 
 
 def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     """Draw the number of rows by latency, on a logarithmic axis."""
-    low, high = math.log(bars[0].lower), math.log(bars[-1].upper)
+    low = math.log(bars[0].lower)
+    high = math.log(bars[-1].upper)
     scale = across(low, high)
     ticks = round_ticks(0.0, max(bar.right for bar in bars))
     frame = Frame(

@@ -25,7 +25,7 @@ from calibrant.metrics._intervals import holm
 from calibrant.reports import _analysis as analysis
 from calibrant.reports import _charts as charts
 from calibrant.reports._analysis import read_texts
-from calibrant.reports._charts import BOTTOM, HEIGHT, LEFT, RIGHT, WIDTH, Frame, across, round_ticks, up
+from calibrant.reports._charts import BASE, END, LEFT, Frame, across, round_ticks, up
 from calibrant.reports._run import Run, read_run
 from calibrant.runs._rows import SavedRows
 
@@ -134,7 +134,8 @@ def render_page(template: str, *, script: str = "", **values: object) -> str:
 
 def review_page() -> tuple[str, str]:
     """Return the page on which a person decides on rows, and the security policy that its server sends with it."""
-    style, script = static("report.css") + static("review.css"), static("review.js")
+    style = static("report.css") + static("review.css")
+    script = static("review.js")
     policy = (
         f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -175,8 +176,10 @@ def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
     """Return the template's values for a run."""
     rows = run.rows
     table = analysis.confusion(rows)
-    bins, bars = analysis.reliability_bins(rows), analysis.confidence_bars(rows)
-    curve, latency = analysis.risk_coverage(rows), analysis.latency_bars(rows)
+    bins = analysis.reliability_bins(rows)
+    bars = analysis.confidence_bars(rows)
+    curve = analysis.risk_coverage(rows)
+    latency = analysis.latency_bars(rows)
     found = analysis.mistakes(rows, limit, table)
     seed = run.search.seed if run.search else None
     return {
@@ -217,10 +220,13 @@ def _thinned(curve: analysis.RiskCoverage | None) -> list[tuple[float, float, fl
 
 def _effort(run: Run) -> list[tuple[str, str]]:
     """Return outcomes, cost, latency and usage as pairs of a name and a text."""
-    rows, metrics = run.rows, {**run.metrics, **(run.search.record if run.search else {})}
-    parts = [("outcomes", ", ".join(f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())))]
+    rows = run.rows
+    metrics = {**run.metrics, **(run.search.record if run.search else {})}
+    outcomes = [f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())]
+    parts = [("outcomes", ", ".join(outcomes))]
     prices = rows.cost[~np.isnan(rows.cost)]
-    total, n = float(prices.sum()), len(prices)
+    total = float(prices.sum())
+    n = len(prices)
     priced = f"${total:.4f}, ${1000 * total / max(n, 1):.4f} for 1,000 rows; {n:,} rows with a price"
     unpriced = "none: the model runs here" if _is_embedded(metrics.get("model")) else "no price is known"
     parts.append(("cost of these rows", priced if n else unpriced))
@@ -263,7 +269,8 @@ def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
         return int(table[i, j]), shade, kind
 
     cells = [[cell(i, j) for j in columns] for i in shown.tolist()]
-    pairs = Counter({(i, j): int(missed[i, j]) for i, j in np.argwhere(missed).tolist()})
+    places = np.argwhere(missed).tolist()
+    pairs = Counter({(i, j): int(missed[i, j]) for i, j in places})
     common = pairs.most_common(_MAX_PAIRS)
     names = [*summary.labels, "none"]
     return {
@@ -291,7 +298,7 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, An
     p_values = [found.p_value for _, _, found in compared if found is not None]
     adjusted = iter(holm(p_values).tolist() if p_values else ())
     return [
-        {"name": name, "base": base, "found": found, "adjusted": None if found is None else next(adjusted)}
+        {"name": name, "base": base, "found": found, "adjusted": found and next(adjusted)}
         for name, base, found in compared
     ]
 
@@ -346,18 +353,19 @@ def _chart(frontier: Sequence[TradePoint], models: Sequence[TradePoint], chosen:
         ("cost per row", "accuracy"),
     )
     for line, kind in ((models, "ideal"), (frontier, "curve")):
-        ends = " ".join(f"{frame.x(point.cost):.1f},{frame.y(point.performance):.1f}" for point in line)
         if len(line) > 1:
+            spots = [_spot(frame, point) for point in line]
+            ends = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
             frame.add('<polyline class="{kind}" points="{points}"/>', kind=kind, points=ends)
     for point in frontier:
-        frame.circle(frame.x(point.cost), frame.y(point.performance), 3.0, point.about)
+        frame.circle(*_spot(frame, point), 3.0, point.about)
     for point in models:
         _whiskers(frame, point, "axis")
-        frame.circle(frame.x(point.cost), frame.y(point.performance), 5.0, point.about, kind="wrong")
+        frame.circle(*_spot(frame, point), 5.0, point.about, kind="wrong")
     for place, point in enumerate(models):
         _name(frame, point, point.name, above=place > 0)
     _whiskers(frame, chosen, "chosen")
-    frame.diamond(frame.x(chosen.cost), frame.y(chosen.performance), chosen.about)
+    frame.diamond(*_spot(frame, chosen), chosen.about)
     _name(frame, chosen, "chosen", above=False)
     return frame.drawn()
 
@@ -429,15 +437,22 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     return list(files)
 
 
+def _spot(frame: Frame, point: TradePoint) -> tuple[float, float]:
+    """Return the place of a point in the drawing."""
+    return frame.x(point.cost), frame.y(point.performance)
+
+
 def _whiskers(frame: Frame, point: TradePoint, kind: str) -> None:
-    x, y = frame.x(point.cost), frame.y(point.performance)
+    x, y = _spot(frame, point)
     if point.performance_interval is not None:
-        low, high = frame.y(point.performance_interval.lower), frame.y(point.performance_interval.upper)
+        low = frame.y(point.performance_interval.lower)
+        high = frame.y(point.performance_interval.upper)
         frame.line((x, low, x, high), kind)
         for end in (low, high):
             frame.line((x - 4, end, x + 4, end), kind)
     if point.cost_interval is not None:
-        cheapest, dearest = frame.x(point.cost_interval.lower), frame.x(point.cost_interval.upper)
+        cheapest = frame.x(point.cost_interval.lower)
+        dearest = frame.x(point.cost_interval.upper)
         frame.line((cheapest, y, dearest, y), kind)
 
 
@@ -445,9 +460,12 @@ def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:
     """Write a name beside the end of an interval, where no line passes."""
     sure = point.performance_interval
     end = point.performance if sure is None else sure.upper if above else sure.lower
-    x, y = frame.x(point.cost), frame.y(end) + 5.0
-    right = x > (LEFT + WIDTH - RIGHT) / 2
+    x = frame.x(point.cost)
+    y = frame.y(end) + 5.0
+    is_right = x > (LEFT + END) / 2
     short = name if len(name) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
-    frame.text(
-        x - 9 if right else x + 9, min(y, HEIGHT - BOTTOM - 4.0), short, kind="end" if right else "start"
-    )
+    y = min(y, BASE - 4.0)
+    if is_right:
+        frame.text(x - 9, y, short, kind="end")
+    else:
+        frame.text(x + 9, y, short, kind="start")

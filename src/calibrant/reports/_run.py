@@ -145,7 +145,8 @@ def read_run(directory: Path, rows: Mapping[str, SavedRows] | None = None) -> Ru
     """
     if not directory.is_dir():
         raise StateError(f"{directory}: expected the directory of a run, found none: check the name.")
-    search, metrics = _record(directory / "result.json"), _record(directory / "metrics.json")
+    search = _record(directory / "result.json")
+    metrics = _record(directory / "metrics.json")
     finished = bool(search or metrics)
     labels = _labels(directory, search, metrics)
     prompts = SavedRows.by_prompt(directory) if rows is None else rows
@@ -203,7 +204,8 @@ def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> S
             record[name] for name in ("proposer", "seed", "metric_calls", "accepted", "proposals", "improved")
         ]
         shown += [f"{record[name]['validation_score']:.3f}" for name in ("seed_prompt", "best_prompt")]
-        changed, verdict = changed_prompt(record), search_verdict(record)
+        changed = changed_prompt(record)
+        verdict = search_verdict(record)
     except (IndexError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise StateError(f"{path}: expected a complete result ({error!r}): run the search again.") from error
     return SearchResults(record=record, diff=diff, seed=seed, changed=changed, verdict=verdict)
@@ -252,7 +254,9 @@ def _baselines_of_search(final: _Record) -> Baselines:
 
 
 def _score(name: str, found: _Record) -> ScoreRow:
-    accuracy, macro_f1, labels = found["accuracy"], found.get("macro_f1"), found.get("answered_labels")
+    accuracy = found["accuracy"]
+    macro_f1 = found.get("macro_f1")
+    labels = found.get("answered_labels")
     ends = {end: float(accuracy[end]) for end in ("lower", "upper", "level", "estimate")}
     answered = "" if labels is None else f"{labels['answered']:,} of {labels['total']:,}"
     return ScoreRow(name, Interval(**ends), None if macro_f1 is None else float(macro_f1), answered)
@@ -261,7 +265,9 @@ def _score(name: str, found: _Record) -> ScoreRow:
 def _certified(path: Path) -> tuple[CertifiedPoint | None, str]:
     """Return the certified rule of ``calibration.json``, if there is one, and a description of its rows."""
     record = _record(path)
-    found, rows, source = record.get("certified"), record.get("rows"), record.get("source")
+    found = record.get("certified")
+    rows = record.get("rows")
+    source = record.get("source")
     about = f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
     if found is None:
         return None, about

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,6 +10,7 @@ from pydantic_core import from_json
 
 from calibrant.core._prediction import Outcome, Part, Prediction
 from calibrant.heads._tuned import Decision
+from calibrant.serving._requests import JsonObject
 
 _FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'
@@ -98,11 +99,11 @@ class Failure(Refusal):
     )
 
 
-def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
+def answer_record(prediction: Prediction, decision: Decision) -> JsonObject:
     """Return an answer's JSON object."""
     # A provider's message may name internal addresses.
     reason = _FAILED if prediction.outcome is Outcome.ERROR else prediction.reason
-    record: dict[str, Any] = {
+    record: JsonObject = {
         **_label_fields(prediction),
         "calibrated": decision.calibrated,
         "decision": decision.name,
@@ -116,16 +117,17 @@ def answer_record(prediction: Prediction, decision: Decision) -> dict[str, Any]:
     return record
 
 
-def _label_fields(answer: Prediction | Part) -> dict[str, Any]:
+def _label_fields(answer: Prediction | Part) -> JsonObject:
     """Return the JSON fields of label, probabilities and confidence."""
     found = answer.distribution
     probabilities = found and dict(zip(found.labels, found.probabilities.tolist(), strict=True))
     return {"label": answer.label, "probabilities": probabilities, "confidence": answer.confidence}
 
 
-def request_schema(most_texts: int) -> dict[str, Any]:
+def request_schema(most_texts: int) -> JsonObject:
     """Return the JSON schema of a request's body."""
-    one, several = _OneText.model_json_schema(), _SeveralTexts.model_json_schema()
+    one = _OneText.model_json_schema()
+    several = _SeveralTexts.model_json_schema()
     several["properties"]["texts"]["maxItems"] = most_texts
     return {"oneOf": [one, several]}
 

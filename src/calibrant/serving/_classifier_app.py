@@ -12,10 +12,10 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import FastAPI, HTTPException, Request, Security
 from fastapi.responses import JSONResponse, Response
@@ -41,7 +41,7 @@ from calibrant.serving._answers import (
 )
 from calibrant.serving._metrics import ServiceMetrics
 from calibrant.serving._questions import Questions
-from calibrant.serving._requests import bounded_body, plain_error, prepare_app, while_connected
+from calibrant.serving._requests import JsonObject, bounded_body, plain_error, prepare_app, while_connected
 from calibrant.serving._wires import WIRES, read_questions, wire_at
 
 _LOG = logging.getLogger("calibrant.service")
@@ -58,31 +58,32 @@ _FAILURES_IN_A_ROW: Final = 3
 # Seconds from the end of a probe to the next one, doubled after each failure.
 _FIRST_PAUSE: Final = 5.0
 _LONGEST_PAUSE: Final = 60.0
-_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    200: {"model": Answers},
-    400: {"model": Refusal, "description": "The body is not JSON in UTF-8."},
-    401: {"model": Refusal, "description": "The key is missing or wrong."},
-    408: {"model": Refusal, "description": "The body did not come in time."},
-    413: {"model": Refusal, "description": "The body is too long."},
-    415: {"model": Refusal, "description": "The body is not said to be JSON."},
-    422: {"model": Refusal, "description": "The body holds something else, or too many texts."},
-    429: {
-        "model": Refusal,
-        "description": "Too many texts are under way: ask again after Retry-After seconds.",
-        "headers": {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}},
-    },
-    500: {"model": Refusal, "description": _FAILED},
-    503: {
-        "model": Failure,
-        "description": "The model cannot be asked, or failed for every text, or the service is full; the log says why.",
-    },
-    504: {"model": Refusal, "description": "The answer did not come in time."},
+_Responses: TypeAlias = dict[int | str, JsonObject]
+_REFUSALS: Final[Mapping[int | str, str]] = {
+    400: "The body is not JSON in UTF-8.",
+    401: "The key is missing or wrong.",
+    408: "The body did not come in time.",
+    413: "The body is too long.",
+    415: "The body is not said to be JSON.",
+    422: "The body holds something else, or too many texts.",
+    429: "Too many texts are under way: ask again after Retry-After seconds.",
+    500: _FAILED,
+    503: "The model cannot be asked, or failed for every text, or the service is full; the log says why.",
+    504: "The answer did not come in time.",
 }
 # Of typed decisions, whose errors have the forms of their wires.
-_WIRE_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    status: {name: value for name, value in told.items() if name != "model"}
-    for status, told in _RESPONSES.items()
+_WIRE_RESPONSES: Final[_Responses] = {
+    200: {},
+    **{status: {"description": reason} for status, reason in _REFUSALS.items()},
 }
+_WIRE_RESPONSES[429]["headers"] = {
+    "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
+}
+_RESPONSES: Final[_Responses] = {
+    status: {"model": Refusal, **told} for status, told in _WIRE_RESPONSES.items()
+}
+_RESPONSES[200]["model"] = Answers
+_RESPONSES[503]["model"] = Failure
 _BEARER: Final = HTTPBearer(scheme_name="key", auto_error=False)
 
 
@@ -284,7 +285,7 @@ def _new_app(
             dependencies=keyed,
         )(service.classify)
     _add_wires(app, service, settings.most_texts, keyed)
-    no_key: dict[int | str, dict[str, Any]] = {401: _RESPONSES[401]} if keyed else {}
+    no_key: _Responses = {401: _RESPONSES[401]} if keyed else {}
     app.get(_MODELS, summary="The name of the service's model", responses=no_key, dependencies=keyed)(
         service.models
     )
@@ -316,11 +317,11 @@ def _add_wires(app: FastAPI, service: _Service, most: int, keyed: list[Any]) -> 
         )(service.decide)
 
 
-def _described_body(schema: dict[str, Any]) -> dict[str, Any]:
+def _described_body(schema: JsonObject) -> JsonObject:
     return {"requestBody": {"content": {"application/json": {"schema": schema}}, "required": True}}
 
 
-def _error_form(scope: Scope, error: AnyHTTPException) -> tuple[int, dict[str, Any]]:
+def _error_form(scope: Scope, error: AnyHTTPException) -> tuple[int, JsonObject]:
     """Return status and body of an error, in the form of the request's wire if it has one."""
     wire = wire_at(scope)
     return plain_error(scope, error) if wire is None else wire.error(error)
@@ -380,7 +381,7 @@ class _Service:
         """Answer ``GET /metrics``."""
         return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    async def models(self) -> dict[str, Any]:
+    async def models(self) -> JsonObject:
         """Answer ``GET /v1/models``, in the forms of both wires at once."""
         described = {"name": self._name, "description": "Typed decisions by calibrant.", "release_date": ""}
         listed = {"id": self._name, "object": "model", "created": 0, "owned_by": "calibrant"}
@@ -507,7 +508,7 @@ class _Service:
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
 
-    def _error_fields(self, error: CalibrantError) -> dict[str, Any]:
+    def _error_fields(self, error: CalibrantError) -> JsonObject:
         """Return an error's fields for the log; its message only if texts may be logged."""
         details = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
         words = str(error) if self._settings.log_texts else None
@@ -519,7 +520,8 @@ class _Service:
         """Count and log predictions; return the decision on each, None on those of the model alone."""
         decisions: list[Decision | None] = []
         own: list[Prediction] = []
-        outcomes, review = Counter[str](), 0
+        outcomes = Counter[str]()
+        review = 0
         for (predictor, _), prediction in zip(rows, predictions, strict=True):
             decision = None
             if self._tuned is not None and predictor is self._predictor:
@@ -656,7 +658,9 @@ class _Watch:
         if scope["type"] != "http":  # other servers ask for a lifespan
             await self._app(scope, receive, send)
             return
-        start, number, status = time.perf_counter(), uuid.uuid4().hex, 0
+        start = time.perf_counter()
+        number = uuid.uuid4().hex
+        status = 0
         state = scope.setdefault("state", {})
 
         async def sent(message: Message) -> None:
@@ -682,7 +686,7 @@ class _Watch:
                 scope["path"], status or 500, time.perf_counter() - start, number, state.get("log_fields", {})
             )
 
-    def _note(self, path: str, status: int, seconds: float, number: str, fields: dict[str, Any]) -> None:
+    def _note(self, path: str, status: int, seconds: float, number: str, fields: JsonObject) -> None:
         metrics = self._service.metrics
         path = path if path in {_CLASSIFY, *WIRES, *_PROBES} else "other"
         metrics.requests.labels(path, str(status)).inc()

@@ -9,11 +9,10 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from calibrant.core._labels import LabelSet, as_label_set
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import Floats, Prediction
 from calibrant.heads._tuned import Decision, PredictionHistory
 
 _WINDOW: Final = 1_000
@@ -107,7 +106,7 @@ class ServiceMetrics:
         return generate_latest(self.registry)
 
 
-def ks_distance(values: NDArray[np.float64], history: Sequence[float] | NDArray[np.float64]) -> float:
+def ks_distance(values: Floats, history: Sequence[float] | Floats) -> float:
     """Return the largest difference of two empirical distribution functions, in [0, 1].
 
     Parameters

@@ -6,13 +6,10 @@ import json
 from functools import lru_cache
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from calibrant.core._completion import DecisionClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label, split_label_list
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import Floats, Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.core._structures import OrdinalLabels
 from calibrant.heads._tuned import Decision, Tuned
@@ -120,11 +117,14 @@ class Questions:
         """
         if prediction.outcome is Outcome.REFUSAL:
             return None
-        labels, found, calibrated = LabelSet(question.options), prediction.distribution, None
+        labels = LabelSet(question.options)
+        found = prediction.distribution
+        calibrated = None
         label = prediction.label
         details: dict[str, Any] = {"x_calibrated": False}
         if decision is not None and self._tuned is not None:
-            part, labels = self.part_of(question), self._tuned.labels
+            part = self.part_of(question)
+            labels = self._tuned.labels
             details = _details(self._tuned, decision)
             if labels.holds_several:  # the calibrated confidence is that in all of them
                 own = next((own for own in prediction.parts if own.name == part), None)
@@ -154,7 +154,8 @@ def _instructions(question: Question) -> str:
 
 def _listing_prompt(question: Question) -> str:
     """Return the instructions of a question with a list of its options and what they mean."""
-    instructions, lines = _instructions(question), []
+    instructions = _instructions(question)
+    lines = []
     for option, description in zip(question.options, question.descriptions, strict=True):
         shown = option if option.isprintable() else json.dumps(option, ensure_ascii=False)
         lines.append(f"- {shown}: {description}" if description else f"- {shown}")
@@ -174,7 +175,7 @@ def _places(question: Question, labels: LabelSet) -> list[int] | None:
     return None
 
 
-def _led(shares: NDArray[np.float64], label: int, calibrated: float | None) -> NDArray[np.float64]:
+def _led(shares: Floats, label: int, calibrated: float | None) -> Floats:
     """Return probabilities in which the label's is the calibrated confidence, and the others share the rest as before.
 
     The label stays ahead, if only by a billionth: calibration says how often it is right, not which one would be.
@@ -188,10 +189,11 @@ def _led(shares: NDArray[np.float64], label: int, calibrated: float | None) -> N
     calibrated : float or None
         Calibrated confidence in the label, in [0, 1]; None keeps its probability.
     """
-    led: NDArray[np.float64] = shares / shares.sum()
+    led: Floats = shares / shares.sum()
     own = float(led[label]) if calibrated is None else calibrated
     led[label] = 0.0
-    rest, most = float(led.sum()), float(led.max())
+    rest = float(led.sum())
+    most = float(led.max())
     tied = most / (rest + most) if rest else 0.0  # where the label is as probable as the next one
     own = min(1.0, max(own, tied + _AHEAD)) if rest else 1.0
     led *= (1.0 - own) / (rest or 1.0)

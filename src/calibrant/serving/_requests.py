@@ -17,11 +17,12 @@ _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be
 _FAILED: Final = "The service failed; its log says why."
 _T = TypeVar("_T")
 
-ErrorForm: TypeAlias = Callable[[Scope, AnyHTTPException], tuple[int, dict[str, Any]]]
+JsonObject: TypeAlias = dict[str, Any]
+ErrorForm: TypeAlias = Callable[[Scope, AnyHTTPException], tuple[int, JsonObject]]
 """Returns status and body of an error."""
 
 
-def plain_error(scope: Scope, error: AnyHTTPException) -> tuple[int, dict[str, Any]]:
+def plain_error(scope: Scope, error: AnyHTTPException) -> tuple[int, JsonObject]:
     """Return status and body of an error: ``{"error": ...}``."""
     del scope
     return error.status_code, {"error": error.detail}
@@ -119,7 +120,8 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T
     HTTPException
         499 (never delivered) if the client disconnects; 503 if the service gives the request up at its end.
     """
-    working, gone = asyncio.create_task(work), asyncio.create_task(_disconnected(request))
+    working = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():

@@ -116,7 +116,11 @@ class Review:
             lock.flush()
             remove_leftovers(path)  # of a killed writer
             found = cls(source=source, out=out, rows=rows)
-            found._refuse_a_dash()
+            if NO_LABEL in found.labels:
+                raise ConfigurationError(
+                    f"Expected labels besides {NO_LABEL}, which is the answer where none fits: name that label "
+                    "otherwise."
+                )
             found._file = AnswerFile.read(path, rows)
             found._before = [(place, None) for place, answer in found._file.answers.items() if answer]
             # Rows are read and encoded now: the page opens at once, and the first decision is as quick as others.
@@ -145,12 +149,6 @@ class Review:
         )
         self.promise()  # raises where the promise cannot be asked for
 
-    def _refuse_a_dash(self) -> None:
-        if NO_LABEL in self.labels:
-            raise ConfigurationError(
-                f"Expected labels besides {NO_LABEL}, which is the answer where none fits: name that label otherwise."
-            )
-
     @property
     def certifies(self) -> bool:
         """True if the answers are asked for by a promise."""
@@ -170,7 +168,8 @@ class Review:
     @cached_property
     def texts(self) -> list[str]:
         """Text of each row; empty where it is not known."""
-        return list(self._file.texts_of(list(range(len(self.rows))), self.rows).values())
+        places = list(range(len(self.rows)))
+        return list(self._file.texts_of(places, self.rows).values())
 
     @property
     def n_answered(self) -> int:
@@ -229,7 +228,8 @@ class Review:
         """Return the columns of the page's list of rows, the least sure first."""
         sure = np.where(np.isnan(self.rows.confidence), -1.0, self.rows.confidence)
         order = np.argsort(sure, kind="stable").tolist()
-        flags, answers = self._flags, self.answers()
+        flags = self._flags
+        answers = self.answers()
         return {
             "row": order,
             "index": self.rows.index[order].tolist(),
@@ -243,13 +243,13 @@ class Review:
     def _flags(self) -> list[int]:
         to_review = self._rows_to_review()
         found = []
-        self._file.texts_of(
-            list(range(len(self.rows))), self.rows
-        )  # so that no decision reads the file again
+        _ = self.texts  # so that no decision reads the file again
         for place, row in enumerate(self.rows.rows()):
             undecided = row.values.get("accepted") is False or row.outcome not in (Outcome.OK, Outcome.ERROR)
             flag = TO_REVIEW if undecided or int(self.rows.index[place]) in to_review else 0
-            found.append(flag | (ESCALATED if len(row.values.get("steps") or ()) > 1 else 0))
+            if len(row.values.get("steps") or ()) > 1:
+                flag |= ESCALATED
+            found.append(flag)
         return found
 
     def _rows_to_review(self) -> set[int]:
@@ -286,14 +286,16 @@ class Review:
     def details(self, places: list[int]) -> list[dict[str, Any]]:
         """Return rows as the page shows them, long texts cut."""
         ordered = sorted({place for place in places if 0 <= place < len(self.rows)})
-        return [self._detail(place, row) for place, row in zip(ordered, self.rows.rows(ordered), strict=True)]
+        return list(map(self._detail, ordered, self.rows.rows(ordered)))
 
     def _detail(self, place: int, row: SavedRow) -> dict[str, Any]:
         text = writable(row.input or "")
         given = row.values.get("probabilities")
         if not isinstance(given, Mapping):
-            given = {} if row.label is None or math.isnan(row.confidence) else {row.label: row.confidence}
-        ranked = sorted(((label, _finite(p)) for label, p in given.items()), key=lambda one: -(one[1] or 0.0))
+            has_one = row.label is not None and not math.isnan(row.confidence)
+            given = {row.label: row.confidence} if has_one else {}
+        shares = [(label, _finite(p)) for label, p in given.items()]
+        shares.sort(key=lambda one: -(one[1] or 0.0))
         steps = row.values.get("steps")
         return {
             "row": place,
@@ -305,7 +307,7 @@ class Review:
             "given": row.answer,
             "outcome": "" if row.outcome is Outcome.OK else row.outcome.value,
             "reason": writable(str(row.values.get("reason") or "")),
-            "probabilities": ranked[:_MOST_BARS],
+            "probabilities": shares[:_MOST_BARS],
             "steps": [_step(step) for step in (steps if isinstance(steps, list) else ())],
         }
 
@@ -330,7 +332,8 @@ class Review:
             if not self._training:
                 return None
             words, features, examples = self._nearest_index
-        similarity = (features @ words.transform([self.text(place)[:_MOST_CHARACTERS]]).T).toarray()[:, 0]
+        wanted = words.transform([self.text(place)[:_MOST_CHARACTERS]])
+        similarity = (features @ wanted.T).toarray()[:, 0]
         best = np.argsort(-similarity, kind="stable")[:_NEAREST]
         return [
             {"text": examples[n].input[:_MOST_CHARACTERS], "label": examples[n].answer}
@@ -368,7 +371,8 @@ class Review:
             return None
         with self._promising:
             answers = self.answers()
-            found, wanted = self._promise.found(answers), self._promise.wanted(answers)
+            found = self._promise.found(answers)
+            wanted = self._promise.wanted(answers)
             self._write_promise(found)
         return {
             "certified": found.certificate.certified,
@@ -390,7 +394,8 @@ class Review:
 
     def write(self) -> None:
         """Write the files of `asked`, and ``reviewed.csv``: rows with final label, and true one where it is known."""
-        answers, text = self.answers(), io.StringIO()
+        answers = self.answers()
+        text = io.StringIO()
         if self._promise is not None:
             self._write_promise(self._promise.found(answers))
         writer = csv.writer(text, lineterminator="\n")

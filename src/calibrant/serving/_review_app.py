@@ -60,13 +60,15 @@ class _Door:
 
     def refusal(self, request: Request) -> tuple[int, str] | None:
         """Return status and message where a request may not pass: its host, origin, type or cookie is wrong."""
-        port, host = request.scope["server"][1], request.headers.get("host", "")
+        port = request.scope["server"][1]
+        host = request.headers.get("host", "")
         if host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
             return (
                 403,
                 f"Expected the host 127.0.0.1:{port}, got another one: {_LOCKED[0].lower()}{_LOCKED[1:]}",
             )
-        changes, origin = request.method not in ("GET", "HEAD"), request.headers.get("origin")
+        changes = request.method not in ("GET", "HEAD")
+        origin = request.headers.get("origin")
         if origin != f"http://{host}" and (changes or origin is not None):
             return 403, f"Expected the origin http://{host}, got another one: use the page itself."
         if (

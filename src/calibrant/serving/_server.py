@@ -58,7 +58,8 @@ def serve_app(
         The address cannot be listened at.
     """
     stopping: threading.Event = app.state.stopping
-    hurry, ended = threading.Event(), threading.Event()
+    hurry = threading.Event()
+    ended = threading.Event()
     server = uvicorn_server(app, finish_seconds=finish_seconds)
 
     def stop() -> None:

@@ -17,7 +17,9 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import Scope
 
 from calibrant.core._completion import QuestionKind
+from calibrant.core._files import json_text
 from calibrant.core._prediction import Usage
+from calibrant.serving._requests import JsonObject
 
 SYSTEM_ONE: Final = "/v1/systemone"
 DECISIONS: Final = "/v1/decisions"
@@ -125,7 +127,7 @@ class Wire(ABC):
     title: ClassVar[str]
 
     @abstractmethod
-    def schema(self, most: int) -> dict[str, Any]:
+    def schema(self, most: int) -> JsonObject:
         """Return an outline of the JSON schema of its bodies, with at most so many questions."""
 
     @abstractmethod
@@ -135,19 +137,19 @@ class Wire(ABC):
     @abstractmethod
     def body(
         self, model: str, questions: Sequence[Question], answers: Sequence[Answer | None], usage: Usage
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the body with the answers; None stands for a question that the model declined."""
 
     @abstractmethod
-    def error(self, error: AnyHTTPException) -> tuple[int, dict[str, Any]]:
+    def error(self, error: AnyHTTPException) -> tuple[int, JsonObject]:
         """Return status and body of an error."""
 
 
-def _question_schema(kinds: list[str]) -> dict[str, Any]:
+def _question_schema(kinds: list[str]) -> JsonObject:
     return {"type": "object", "required": ["type"], "properties": {"type": {"enum": kinds}}}
 
 
-def _body_schema(text: str, text_schema: dict[str, Any], questions: dict[str, Any]) -> dict[str, Any]:
+def _body_schema(text: str, text_schema: JsonObject, questions: JsonObject) -> JsonObject:
     properties = {"model": {"type": "string"}, text: text_schema, "questions": questions}
     return {"type": "object", "required": [text, "questions"], "properties": properties}
 
@@ -156,11 +158,13 @@ def _as_text(value: Any) -> Any:  # noqa: ANN401 (any JSON value)
     """Return an object or array as its JSON text, and null as no text; anything else unchanged."""
     if value is None:
         return ""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value
+    if isinstance(value, list | dict):
+        return json_text(value)
+    return value
 
 
 _Structured: TypeAlias = Annotated[str, BeforeValidator(_as_text)]
-_Level: TypeAlias = str | list[Any] | dict[str, Any]
+_Level: TypeAlias = str | list[Any] | JsonObject
 _Name: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
@@ -184,7 +188,7 @@ class _Noul(_Body):
             raise ValueError("expected instructions or criteria, got neither: say what is asked")
         return self
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> JsonObject:
         told = ("", "") if self.criteria is None else (self.criteria.no, self.criteria.yes)
         return {"kind": "yes_no", "options": _YES_NO, "values": _YES_NO, "descriptions": told}
 
@@ -194,7 +198,7 @@ class _Choice(_Body):
     instructions: _Structured = ""
     criteria: dict[str, _Structured] = Field(min_length=2, max_length=_MOST_OPTIONS)
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> JsonObject:
         options = tuple(self.criteria)
         told = tuple(self.criteria.values())
         return {"kind": "choice", "options": options, "values": options, "descriptions": told}
@@ -205,7 +209,7 @@ class _Score(_Body):
     instructions: _Structured = ""
     criteria: list[_Level] = Field(min_length=2, max_length=_MOST_OPTIONS)
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> JsonObject:
         options = tuple(map(_as_text, self.criteria))
         return {
             "kind": "score",
@@ -217,7 +221,7 @@ class _Score(_Body):
 
 class _SystemOneRequest(_Body):
     model: str = ""
-    state: str | list[Any] | dict[str, Any]
+    state: str | list[Any] | JsonObject
     questions: dict[_Name, Annotated[_Noul | _Choice | _Score, Field(discriminator="type")]] = Field(
         min_length=1
     )
@@ -231,7 +235,7 @@ class SystemOne(Wire):
     title = "System One"
     _KINDS: ClassVar = {401: "authentication_error", 429: "rate_limit_error"}
 
-    def schema(self, most: int) -> dict[str, Any]:
+    def schema(self, most: int) -> JsonObject:
         """Return an outline of the JSON schema of its bodies, with at most so many questions."""
         questions = {
             "type": "object",
@@ -255,7 +259,7 @@ class SystemOne(Wire):
 
     def body(
         self, model: str, questions: Sequence[Question], answers: Sequence[Answer | None], usage: Usage
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the body with the answers; a declined question fails the request, as this wire has no refusal."""
         found = {}
         for question, answer in zip(questions, answers, strict=True):
@@ -267,7 +271,7 @@ class SystemOne(Wire):
         return {"model": model, "answers": found, "usage": counts}
 
     @staticmethod
-    def _answer(question: Question, answer: Answer) -> dict[str, Any]:
+    def _answer(question: Question, answer: Answer) -> JsonObject:
         shares = answer.probabilities.tolist()
         if question.kind == "yes_no":
             return {"type": "noul", "noul": shares[1]}
@@ -284,7 +288,7 @@ class SystemOne(Wire):
             "probabilities": dict(zip(numbers, shares, strict=True)),
         }
 
-    def error(self, error: AnyHTTPException) -> tuple[int, dict[str, Any]]:
+    def error(self, error: AnyHTTPException) -> tuple[int, JsonObject]:
         """Return status and body of an error: a list of mistakes in the body, or else one message."""
         if isinstance(error, BadQuestionError):
             listed = [
@@ -311,7 +315,7 @@ class _Item(BaseModel):
     def as_text(self) -> str:
         """Return the item's text, after its role where that is another one than the user's."""
         if self.content is None:  # a tool call or its output
-            return json.dumps(self.model_extra, ensure_ascii=False)
+            return json_text(self.model_extra)
         text = self.content if isinstance(self.content, str) else _joined(self.content)
         return text if self.role in {"", "user"} else f"{self.role}: {text}"
 
@@ -334,7 +338,7 @@ class _Asked(_Body):
 class _Predicate(_Asked):
     type: Literal["predicate"]
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> JsonObject:
         return {"kind": "yes_no", "options": _YES_NO, "values": _YES_NO, "descriptions": ("", "")}
 
 
@@ -354,7 +358,7 @@ class _Values(_Asked):
     type: Literal["choice"]
     choices: list[_Value] = Field(min_length=2, max_length=_MOST_OPTIONS)
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> JsonObject:
         values = tuple(choice.value for choice in self.choices)
         return {
             "kind": "choice",
@@ -368,7 +372,7 @@ class _Levels(_Asked):
     type: Literal["score"]
     levels: list[_LabelledLevel] = Field(min_length=2, max_length=_MOST_OPTIONS)
 
-    def parts(self) -> dict[str, Any]:
+    def parts(self) -> JsonObject:
         labels = tuple(level.label for level in self.levels)
         told = tuple(level.description or "" for level in self.levels)
         return {"kind": "score", "options": labels, "values": labels, "descriptions": told}
@@ -387,7 +391,7 @@ class Decisions(Wire):
 
     title = "OpenAI's Decisions"
 
-    def schema(self, most: int) -> dict[str, Any]:
+    def schema(self, most: int) -> JsonObject:
         """Return an outline of the JSON schema of its bodies, with at most so many questions."""
         questions = {
             "type": "array",
@@ -411,7 +415,7 @@ class Decisions(Wire):
 
     def body(
         self, model: str, questions: Sequence[Question], answers: Sequence[Answer | None], usage: Usage
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the body with the answers, in the order of the questions."""
         listed = [self._answer(*pair) for pair in zip(questions, answers, strict=True)]
         counts = {
@@ -424,7 +428,7 @@ class Decisions(Wire):
         return {"model": model, "answers": listed, "usage": counts}
 
     @staticmethod
-    def _answer(question: Question, answer: Answer | None) -> dict[str, Any]:
+    def _answer(question: Question, answer: Answer | None) -> JsonObject:
         if answer is None:
             return {"type": "refusal", "name": question.name}
         shares = answer.probabilities.tolist()
@@ -452,9 +456,11 @@ class Decisions(Wire):
             ],
         }
 
-    def error(self, error: AnyHTTPException) -> tuple[int, dict[str, Any]]:
+    def error(self, error: AnyHTTPException) -> tuple[int, JsonObject]:
         """Return status and body of an error; a mistake in the body has the status 400 here."""
-        status, param, code = error.status_code, None, None
+        status = error.status_code
+        param = None
+        code = None
         if isinstance(error, BadQuestionError):
             status = 400
             place, _, code = error.problems[0]
