@@ -152,7 +152,8 @@ def read_looper(path: str | Path) -> CascadeSettings:
 def _looper_models(refs: object, reader: _Reader) -> Iterator[dict[str, str]]:
     """Yield the looper's models as entries of ``[[cascade.models]]``."""
     for number, ref in enumerate(refs if isinstance(refs, list) else [refs]):
-        key, name = None, None
+        key = None
+        name = None
         if isinstance(ref, dict) and len(ref) == 1:
             ((key, name),) = ref.items()
         if key in {"model", "modelName"} and isinstance(name, str):
@@ -257,11 +258,9 @@ def _zeph_providers(entries: object, reader: _Reader) -> Iterator[dict[str, Any]
 
 def _check_provider(entry: Mapping[str, Any], place: _Location, reader: _Reader) -> None:
     """Record the values of a provider's entry that are of the wrong type."""
-    kind, embed, embedding_model = (
-        entry.get("type"),
-        entry.get("embed", False),
-        entry.get("embedding_model", ""),
-    )
+    kind = entry.get("type")
+    embed = entry.get("embed", False)
+    embedding_model = entry.get("embedding_model", "")
     for key, legal, expected in (
         ("type", isinstance(kind, str) and kind in _PREFIXES, f"one of {', '.join(_PREFIXES)}"),
         ("model", isinstance(entry.get("model"), str), "the name of a model"),
@@ -301,8 +300,12 @@ class _Reader:
     ) -> None:
         self.values: dict[str, Any] = {}
         self.origins: dict[_Location, _Location] = {}
-        self._path, self._keys, self._line_of = path, keys, line_of
-        self._kind, self._page, self._root = kind, page, root
+        self._path = path
+        self._keys = keys
+        self._line_of = line_of
+        self._kind = kind
+        self._page = page
+        self._root = root
         self._problems: list[tuple[int, str]] = []
 
     def note(self, at: _Location, problem: str) -> None:

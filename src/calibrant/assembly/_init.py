@@ -209,7 +209,8 @@ def _cell(row: Row, name: str) -> str:
 
 def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
     """Raise DataError if there are fewer than two labels, or too many for the rows."""
-    count, rows = len(checks.labels), checks.labels.total()
+    count = len(checks.labels)
+    rows = checks.labels.total()
     if count < 2:
         got = repr(next(iter(checks.labels), ""))[:60] if count else "no answer at all"
         raise DataError(
@@ -233,12 +234,15 @@ def _splits_and_groups(
 
     def labelled() -> Iterator[tuple[Row, str, str]]:
         for row in read_rows(data, csv=csv):
-            text, answer = _cell(row, found.text), _label(row, found.label)
+            text = _cell(row, found.text)
+            answer = _label(row, found.label)
             if text.strip() and answer.strip():
                 yield row, text, answer
 
     rule = split_rule(((text, answer) for _, text, answer in labelled()), shares)
-    groups, sizes, tested = GroupChecks(groups=rule.groups), Counter[str](), set[int]()
+    groups = GroupChecks(groups=rule.groups)
+    sizes = Counter[str]()
+    tested = set[int]()
     for row, text, answer in labelled():
         groups.add(row.line, text, answer)
         split: str = SPLITS[rule.part(text, answer)]
@@ -338,7 +342,8 @@ def prompt_of(draft: TaskDraft) -> str:
 
     It shows no label as an example of an answer, as small models would copy it.
     """
-    text, label = draft.columns.text.strip().lower(), draft.columns.label.strip()
+    text = draft.columns.text.strip().lower()
+    label = draft.columns.label.strip()
     text = text if text in _NOUNS else "text"
     label = label.replace("_", " ").lower() if _NOUN.fullmatch(label) and len(label) <= 40 else "label"
     names = [name for name, _ in draft.labels]

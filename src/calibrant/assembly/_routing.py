@@ -132,7 +132,8 @@ def refuse_misleading_providers(
 ) -> None:
     """Raise ConfigurationError if a provider is known to give misleading confidence."""
     for own, provider in zip(routing.providers, client.providers, strict=True):
-        options, space = _provider_options(own), provider.logprob_space
+        options = _provider_options(own)
+        space = provider.logprob_space
         refuse_misleading(own.name, options=options, method=classifier.method, space=space)
 
 

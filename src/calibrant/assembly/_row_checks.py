@@ -170,7 +170,8 @@ class GroupChecks:
         key, in_one_split = found
         count = self.together if in_one_split else self.apart
         count.rows += 1
-        label, hashed = normalise_label(answer), text_hash(text)
+        label = normalise_label(answer)
+        hashed = text_hash(text)
         if key not in self._first:
             self._first[key] = line, label, hashed
             count.groups += 1
@@ -186,7 +187,8 @@ class GroupChecks:
         """Yield a warning for each finding; `has_split_column` if a column says which split a row is in."""
         apart = self.apart
         if has_split_column:
-            rows, groups = self.together.rows + apart.rows, self.together.groups + apart.groups
+            rows = self.together.rows + apart.rows
+            groups = self.together.groups + apart.groups
             apart = GroupCount(rows=rows, groups=groups, lines=self.together.lines or apart.lines)
         if apart.rows:
             where = "they may stand" if has_split_column else "too large for one split, they stand"

@@ -414,7 +414,8 @@ class CascadeModel:
         match = _NAMED.search(re.split(r"[/\\]", self.classifier.name)[-1])
         if match is None:
             return None
-        experts, size = int(match[1] or 1), float(match[2])
+        experts = int(match[1] or 1)
+        size = float(match[2])
         return (experts * size * _BILLIONS[match[3].lower()]) or None
 
 
@@ -449,7 +450,8 @@ def with_names(given: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel
     taken = set(named)
     unique: list[CascadeModel] = []
     for model, label in zip(models, labels, strict=True):
-        name, number = label, 1
+        name = label
+        number = 1
         # Two prompts of one model: the first, the second, ...
         while model.name is None and (name in taken or (number == 1 and labels.count(label) > 1)):
             name = f"{label} #{number}"

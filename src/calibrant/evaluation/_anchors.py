@@ -89,7 +89,8 @@ class AnchorComparison:
         """Exact (Clopper-Pearson) upper bound of the share of the run's rows with another label, at level 0.95."""
         from scipy.stats import beta  # noqa: PLC0415  (heavy)
 
-        n, changed = len(self.anchors), self.n_changed
+        n = len(self.anchors)
+        changed = self.n_changed
         return 1.0 if changed == n else float(beta.ppf(_LEVEL, changed + 1, n - changed))
 
     @cached_property
@@ -138,7 +139,8 @@ class AnchorComparison:
         now = {one.model_now for one in self.anchors}
         if len(then) > 1 or len(now) > 1 or then == now:
             return None
-        before, after = then.pop(), now.pop()
+        before = then.pop()
+        after = now.pop()
         return None if before is None or after is None else (before, after)
 
     def to_record(self) -> dict[str, Any]:

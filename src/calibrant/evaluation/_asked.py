@@ -255,10 +255,8 @@ class AskedRows:
     def sentence(self) -> str:
         """Return the promise, where there is one, as a sentence or two."""
         found = self.certificate
-        threshold, promise = (
-            f"{found.threshold:.6g}",
-            f"with probability {1 - found.delta:g}, at least {found.target:.1%}",
-        )
+        threshold = f"{found.threshold:.6g}"
+        promise = f"with probability {1 - found.delta:g}, at least {found.target:.1%}"
         rows = f"{self.n_accepted:,} rows ({found.kept:.1%}) are"
         if found.metric == "recall":
             return (

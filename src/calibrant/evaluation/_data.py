@@ -272,7 +272,8 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
         There are no rows, none has a text, or one is broken.
     """
     digest = hashlib.sha256()
-    rows, has_text = 0, False
+    rows = 0
+    has_text = False
     for example in checked(examples, labels):
         rows += 1
         has_text = has_text or bool(example.input)

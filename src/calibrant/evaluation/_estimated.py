@@ -148,7 +148,8 @@ def estimate_saved(
     _fill(file, rows, wanted, answer)
     n_known = next((n for n, row in enumerate(wanted) if not file.answers.get(row)), len(wanted))
     is_enough = n_known >= min(_FEWEST, len(wanted))
-    pile, difference = None, None
+    pile = None
+    difference = None
     if other is not None and is_enough:
         difference = estimate_difference(
             rows.labels,

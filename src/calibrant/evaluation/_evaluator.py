@@ -419,7 +419,8 @@ class _EvaluationRun:
         return checked(self._examples, self.predictor.labels)
 
     def _queries(self) -> Iterator[Query]:
-        file, number = self._file, 0
+        file = self._file
+        number = 0
         for index, example in enumerate(self._rows()):
             if file is None or not file.is_finished(index):
                 self._under_way[number] = (index, example)

@@ -358,7 +358,8 @@ class LabelFile:
         if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
             lines = read_excel_cells(rows.path, MAX_ROW_BYTES)
             while sheet_rows := list(islice(lines, _BLOCK)):
-                block, cells = [], []
+                block = []
+                cells = []
                 for line, values, row_cells in sheet_rows:
                     example = rows.example(Row(values=values, path=rows.path, line=line))
                     block.append((values, example))

@@ -93,7 +93,8 @@ def _choices(task: Task, path: Path) -> Iterator[str]:
             result = () if annotation.get("was_cancelled") else annotation.get("result") or ()
             chosen = [one["value"]["choices"] for one in result if one.get("from_name") == _LABEL]
         except (AttributeError, KeyError, TypeError):
-            result, chosen = (annotation,), []
+            result = (annotation,)
+            chosen = []
         if not result:
             continue
         if len(chosen) != 1 or not isinstance(chosen[0], list) or len(chosen[0]) != 1:

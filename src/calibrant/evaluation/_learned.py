@@ -347,7 +347,8 @@ def calibrate_predictions(
     if target_accuracy is not None:
         request = CertificateRequest(target_accuracy=target_accuracy, delta=delta, looks=looks)
         certified = counted_certificate(request, predictions, kept.tolist())
-    names, labels = [], []
+    names = []
+    labels = []
     for row in kept.tolist():
         text = predictions.inputs[row]
         label = predictions.labels[row]
@@ -611,7 +612,8 @@ def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None
     from calibrant.inference._limits import Gate  # noqa: PLC0415
     from calibrant.inference._text_vectors import head_embedding, prepare_vectors, timed_head  # noqa: PLC0415
 
-    meter, labels = Gate(), fingerprint.labels
+    meter = Gate()
+    labels = fingerprint.labels
     embedding = head_embedding(embeddings, texts, labels=labels, reports_features=False, meter=meter)
     prepare_vectors(embedding, [*texts, *read_by_fits(labels)], meter=meter)
     head = fit_head(
@@ -757,7 +759,8 @@ def _drawn_rows(
     """
     rng = np.random.default_rng(_SEED)
     kept: list[tuple[float, int, _DrawnRow]] = []  # a heap; the largest random number, negated, comes first
-    bound, characters = 1.0, 0
+    bound = 1.0
+    characters = 0
     for place, raw in enumerate(rows):
         number = rng.random()
         if number >= bound or (row := read(raw)) is None:

@@ -223,12 +223,14 @@ class _TestedRows:
 
     @classmethod
     def of(cls, predictions: SavedRows, kept: Sequence[int]) -> _TestedRows:
-        places, groups = np.array(kept), None
+        places = np.array(kept)
+        groups = None
         rows = [(predictions.inputs[row], predictions.answers[row] or "") for row in kept]
         known = [(text, answer) for text, answer in rows if text is not None]
         if len(known) == len(rows):
             order = np.argsort([_digest(row) for row in known])
-            places, groups = places[order], near_duplicate_groups(known)[order]
+            places = places[order]
+            groups = near_duplicate_groups(known)[order]
         return cls(
             confidence=predictions.confidence[places], correct=predictions.correct[places], groups=groups
         )
@@ -280,7 +282,8 @@ class _Entry:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> _Entry:
-        tests, delta = entry.get("tests"), entry.get("delta")
+        tests = entry.get("tests")
+        delta = entry.get("delta")
         if not isinstance(tests, list) or not isinstance(delta, float) or not 0.0 <= delta <= 1.0:
             raise StateError(
                 f"{_LEDGER}.jsonl: expected tests and their delta in [0, 1], got {dict(entry)!r:.120}: restore the "

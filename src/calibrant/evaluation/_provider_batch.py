@@ -573,9 +573,11 @@ class BatchAnswers:
 
     def _read(self, line: Mapping[str, Any]) -> Prediction:
         """Return the prediction in one line of an answer or error file."""
-        response, error = line.get("response"), line.get("error")
+        response = line.get("response")
+        error = line.get("error")
         if isinstance(response, Mapping):
-            status, body = response.get("status_code"), response.get("body")
+            status = response.get("status_code")
+            body = response.get("body")
             if status == 200 and not error:
                 if isinstance(body, Mapping):
                     return self._reader.read(body)
@@ -620,7 +622,8 @@ def finisher(job: BatchJob, meter: Gate) -> Finisher:
         The head or the label prior that the job was submitted with is missing or damaged.
     """
     about = job.described
-    head, prior = None, None
+    head = None
+    prior = None
     if about.get("head") is not None:
         head = Head.load(job.path / HEAD, fingerprint=_fingerprint(job, about))
         if head.digest != about["head"]:
@@ -937,7 +940,8 @@ def _opened_job(
 
 def _counted(rows: Iterable[Example]) -> tuple[int, str]:
     """Return the number of rows and the digest of their texts and answers."""
-    count, digest = 0, hashlib.sha256()
+    count = 0
+    digest = hashlib.sha256()
     for row in rows:
         count += 1
         digest.update(json.dumps([row.input, row.answer]).encode())
@@ -950,7 +954,8 @@ def _new_job(
     """Return a new job; its fingerprint holds digests instead of texts."""
     options = {name: value for name, value in classifier.options.items() if name not in _NOT_SENT}
     about = classifier.describe()
-    shown, learned = about.get("demonstrations"), [about.get("head"), about["label_prior"]]
+    shown = about.get("demonstrations")
+    learned = [about.get("head"), about["label_prior"]]
     return BatchJob(
         path=out,
         run=uuid.uuid4().hex,
@@ -1033,7 +1038,8 @@ async def _watch(
     api: BatchApi, job: BatchJob, wait: Polling | None, on_look: Callable[[BatchReport], None] | None
 ) -> None:
     """Poll batches and fetch answers: once, or until every batch has ended or the time is over."""
-    start, failures = time.monotonic(), 0
+    start = time.monotonic()
+    failures = 0
     pause = 0.0 if wait is None else min(wait.seconds, wait.maximum_seconds)
     while True:
         try:
@@ -1065,7 +1071,8 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
     tokens: Counter[str] = Counter()
 
     meter = Gate()
-    answers, finish = BatchAnswers(job, api), finisher(job, meter)
+    answers = BatchAnswers(job, api)
+    finish = finisher(job, meter)
     with atomic_writer(job.path / PREDICTIONS) as file:
         rows = zip(job.read_rows(), answers.predictions(), strict=True)
         for index, (example, prediction) in enumerate(_finished_rows(rows, finish)):

@@ -115,7 +115,8 @@ class PromptFormat:
         """Parse a prompt; text that is not in this format becomes part of the instruction."""
         rest, shown = self._demonstrations.split(prompt)
         if not all(answer in self._labels for _, answer in shown):
-            rest, shown = prompt, []
+            rest = prompt
+            shown = []
         demonstrations = tuple(Demonstration(text, self._labels[answer]) for text, answer in shown)
         before, heading, tail = rest.rpartition(_NOTES)
         lines = tail.split("\n")

@@ -324,14 +324,7 @@ class Search(SearchStage):
     ) -> ValidatedCandidate:
         """Return the figures of a candidate on its validation rows."""
         scores = row_scores(answered_rows(rows, predictions), labels=self.task.labels)
-        return ValidatedCandidate(
-            candidate=dict(candidate),
-            score=score,
-            accuracy=scores.accuracy,
-            macro_f1=scores.macro_f1,
-            credit=scores.credit,
-            answered_labels=scores.answered_labels,
-        )
+        return ValidatedCandidate(**vars(scores), candidate=dict(candidate), score=score)
 
     def _corrected(self, queries: Sequence[Query]) -> list[Prediction]:
         """Return the predictions without their label prior."""

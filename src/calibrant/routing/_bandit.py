@@ -371,10 +371,13 @@ class BanditRouter(TallyRouter[_BanditTally]):
 
         `alpha` and `decay_factor` are for inspection only; `restore` ignores them.
         """
-        model, upper = self._model, np.triu_indices(self._dim + 1)
+        model = self._model
+        upper = np.triu_indices(self._dim + 1)
         for arm, tally in enumerate(self._tallies.values()):
-            tally.ridge, tally.updates = float(model.ridge[arm]), int(model.updates[arm])
-            tally.gram, tally.response = _packed(model.gram[arm][upper]), _packed(model.response[arm])
+            tally.ridge = float(model.ridge[arm])
+            tally.updates = int(model.updates[arm])
+            tally.gram = _packed(model.gram[arm][upper])
+            tally.response = _packed(model.response[arm])
         settings = {"dim": self._dim, "alpha": self._alpha, "decay_factor": self._decay}
         return {**super().snapshot(), **settings}
 
@@ -449,7 +452,8 @@ class BanditRouter(TallyRouter[_BanditTally]):
         return min(max(reward, -1.0), 1.0)
 
     def _cost_fraction(self, observation: Observation) -> float:
-        cost, average = observation.cost, self._tallies[observation.provider].cost
+        cost = observation.cost
+        average = self._tallies[observation.provider].cost
         if cost is None and not average.weight:
             return self._declared[observation.provider]
         highest = max(tally.cost.mean for tally in self._tallies.values())
@@ -483,8 +487,10 @@ def _restore_arm(model: LinUCB, arm: int, tally: _BanditTally) -> None:
         raise StateError("Expected a response to rewards in [-1, 1], got a larger one.")
     try:
         np.linalg.cholesky(gram + _ROUNDING * (1.0 + trace) * np.eye(dim))
-        model.ridge[arm], model.updates[arm] = tally.ridge, tally.updates
-        model.gram[arm], model.response[arm] = gram, response
+        model.ridge[arm] = tally.ridge
+        model.updates[arm] = tally.updates
+        model.gram[arm] = gram
+        model.response[arm] = response
         model.invert(arm)
     except np.linalg.LinAlgError:
         raise StateError("Expected a gram without negative eigenvalues, got one that has some.") from None

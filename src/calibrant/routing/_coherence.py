@@ -66,7 +66,8 @@ class QualityGate:
         float or None
             In [-1, 1]; None where one is missing, all zeros or not finite, or their sizes differ.
         """
-        first, second = unit_vector(query), unit_vector(answer)
+        first = unit_vector(query)
+        second = unit_vector(answer)
         if first is None or second is None or first.shape != second.shape:
             return None
         return min(1.0, max(-1.0, float(first @ second)))

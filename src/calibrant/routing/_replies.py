@@ -233,7 +233,8 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
     None if there is none, or if a key is repeated with another value.
     """
-    begin, end = text.find("{"), text.rfind("}") + 1
+    begin = text.find("{")
+    end = text.rfind("}") + 1
     if begin < 0:
         return None
     try:

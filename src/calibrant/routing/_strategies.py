@@ -139,8 +139,10 @@ class EMARouter(TallyRouter[_EMATally]):
             self._sort()
 
     def _learn(self, tally: _EMATally, observation: Observation) -> None:
-        alpha, keep = self._alpha, 1.0 - self._alpha
-        done, seconds = observation.success, observation.latency_seconds
+        alpha = self._alpha
+        keep = 1.0 - self._alpha
+        done = observation.success
+        seconds = observation.latency_seconds
         if observation.recovered and done:
             tally.success = 1.0
             tally.latency_seconds = min(tally.latency_seconds, _FIRST_LATENCY)
@@ -287,7 +289,8 @@ class ThompsonRouter(TallyRouter[_BetaTally]):
     def _values(self, provider: str) -> dict[str, float]:
         from scipy.special import betaincinv  # noqa: PLC0415 (slow to load, needed for display only)
 
-        alpha, beta = self._tallies[provider].alpha, self._tallies[provider].beta
+        alpha = self._tallies[provider].alpha
+        beta = self._tallies[provider].beta
         tail = (1.0 - _LEVEL) / 2.0
         return super()._values(provider) | {
             "mean": alpha / (alpha + beta),
@@ -618,7 +621,8 @@ class TriageRouter(TallyRouter[_TierTally]):
     def _learn(self, tally: _TierTally, observation: Observation) -> None:
         request = observation.request
         if request is not None:
-            first, wanted = self.order(request)[0], self._chain(request.tier)[0]
+            first = self.order(request)[0]
+            wanted = self._chain(request.tier)[0]
             name = request.tier or "untriaged"
             setattr(tally, name, getattr(tally, name) + 1)
             tally.larger_window += observation.provider == first != wanted

@@ -336,7 +336,8 @@ def sketch_of(values: Mapping[str, Any]) -> NDArray[np.float16] | None:
 
 def has_low_label_mass(values: Mapping[str, Any]) -> bool:
     """Return True if the model would rather have written something else than any label, as far as a row says."""
-    mass, space = values.get("label_mass"), values.get("space")
+    mass = values.get("label_mass")
+    space = values.get("space")
     if mass is None or space is None:
         return False
     try:
@@ -480,7 +481,9 @@ def read_fingerprint(directory: Path) -> Fingerprint | None:
     prompt = _EVALUATED
     if origin is not None and "best_candidate" in origin[1]:
         prompt = BEST if origin[1].get("final") is None else FINAL
-    path, evidence, row = directory / PREDICTIONS, _Evidence(), None
+    path = directory / PREDICTIONS
+    evidence = _Evidence()
+    row = None
     for row in _RowFile(path=path, is_run=origin is not None).read():
         if origin is None:
             return None
@@ -754,7 +757,8 @@ class _Columns:
 
     def add(self, row: SavedRow, line: int) -> None:
         """Add a row; one that does not know its place has the next one."""
-        values, place = row.values, len(self.line)
+        values = row.values
+        place = len(self.line)
         self.line.append(line)
         for name, column in self.numbers.items():
             number = getattr(row, name)

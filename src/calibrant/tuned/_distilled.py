@@ -209,7 +209,8 @@ def distill(
     >>> student.agreement.estimate, student.head.uses_model, student.accuracy
     (1.0, False, None)
     """
-    place, directory = Path(run), Path(out)
+    place = Path(run)
+    directory = Path(out)
     refuse_taken(directory)
     saved = SavedRows.load(place)
     if saved.fields & {"parts"}:

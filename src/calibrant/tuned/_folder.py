@@ -243,7 +243,8 @@ def _read_manifest(path: Path) -> Manifest:
 def _check_file_names(path: Path, listed: set[str]) -> None:
     """Raise StateError if the manifest's list of files is invalid or differs from the folder."""
     place = path / MANIFEST
-    required, optional = _REQUIRED.split(), [*_OPTIONAL.split(), *_STUDENT_FILES]
+    required = _REQUIRED.split()
+    optional = [*_OPTIONAL.split(), *_STUDENT_FILES]
     if unknown := listed.difference(required, optional):
         known = ", ".join(sorted([*required, *optional]))
         raise damaged_file(
@@ -339,7 +340,8 @@ class _Settings(Section):
 
 def save(tuned: Tuned, folder: str | Path) -> Tuned:
     """Write a bundle; see `Tuned.save`."""
-    path, fingerprint = Path(folder), tuned.fingerprint.to_record()
+    path = Path(folder)
+    fingerprint = tuned.fingerprint.to_record()
     write_folder(path, _texts(tuned), fingerprint, check=read)
     return read(path)
 
@@ -474,7 +476,8 @@ class _FolderReader:
         return Measurements(figures=tuple(figures), history=self._history(labels))
 
     def _tasks(self, settings: _Settings) -> tuple[RecordedTask, ...]:
-        files, shared = self._content, {"labels": self._content["labels.json"]}
+        files = self._content
+        shared = {"labels": self._content["labels.json"]}
         first = {**shared, "prompt": files["prompt.txt"], "user_template": files.get("user_template.txt")}
         place = self._folder / "settings.json"
         tasks = [
@@ -544,7 +547,8 @@ class _FolderReader:
             raise self._damage(
                 "thresholds.json", f"expected the keys {named}, got {sorted(thresholds)!r:.200}"
             )
-        suggested, certified = thresholds["suggested"], thresholds["certified"]
+        suggested = thresholds["suggested"]
+        certified = thresholds["certified"]
         values = [] if suggested is None else [suggested["high"], suggested["low"]]
         values += [] if certified is None else [certified["threshold"]]
         if any(isinstance(value, bool) or not 0.0 <= value <= 1.0 for value in values):

@@ -159,7 +159,8 @@ class _RunReader:
         """Return figures and history, for which all rows are read."""
         from calibrant.evaluation._figures import measurements_of  # noqa: PLC0415 (opening does without)
 
-        task, plan = self._tasks[0].task, self._settings.plan
+        task = self._tasks[0].task
+        plan = self._settings.plan
         # A cascade decides by the thresholds between its models.
         in_turn = "cascade" in task.sections or plan is not None
         with _damage_named(self._path):
@@ -192,7 +193,9 @@ class _RunReader:
 
     def _prompted_tasks(self) -> tuple[RecordedTask, ...]:
         """Return the recorded tasks; the first has the prompt and the demonstrations of the run."""
-        settings, description, shown = self._settings, self._description, None
+        settings = self._settings
+        description = self._description
+        shown = None
         place = self._path / "task.json"
         first, *others = (task_from_record(record, place=place) for record in settings.tasks)
         task = first.task
@@ -217,8 +220,10 @@ class _RunReader:
 
         The models' behaviour is checked when they are opened.
         """
-        recorded, plan = self._tasks[0], self._settings.plan
-        first, differs = recorded.task, []
+        recorded = self._tasks[0]
+        plan = self._settings.plan
+        first = recorded.task
+        differs = []
         if list(first.labels.labels) != list(self._fingerprint.labels):
             differs.append("labels")
         one = not first.sections and plan is None
@@ -259,7 +264,8 @@ class _RunReader:
     def _corrections(self) -> tuple[Head | None, LabelPriorCorrection | None]:
         """Return the head that made the run's predictions, or else the label prior they are corrected for."""
         description = self._description or {}
-        head, prior = self._path / "head.json", self._path / "label_prior.json"
+        head = self._path / "head.json"
+        prior = self._path / "label_prior.json"
         if head.exists():
             from calibrant.heads._head import Head  # noqa: PLC0415 (few runs have one)
 
@@ -304,7 +310,8 @@ def _searched(task: Task, best: Mapping[str, Any]) -> tuple[Task, DemonstrationS
 
 def _differences(recorded: RecordedTask, description: Mapping[str, Any]) -> list[str]:
     """Return in what a task of one model differs from the description of its run."""
-    task, differs = recorded.task, []
+    task = recorded.task
+    differs = []
     left_out = recorded.left_out.get(task.model.name, ())
     options = identity("", call_options(task.model.options))[2]
     then = description["options"]
@@ -322,7 +329,8 @@ def _record(path: Path) -> dict[str, Any] | None:
 
 def _description(path: Path, manifest: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the stored `Classifier.describe` of a run, without the endpoint's address."""
-    source, found = path / MANIFEST, manifest
+    source = path / MANIFEST
+    found = manifest
     if found is None:  # a job at a provider's batch interface
         source = path / BATCH
         found = (_record(source) or {}).get("described", {})
@@ -530,9 +538,11 @@ def _open_plan(
     plan = CascadePlan.from_record(record)
     members = plan.policy.members
     whole: dict[str, Any] = {"limits": limits, "journal": journal}
-    each, several = {}, {**whole, "owns_models": True}
+    each = {}
+    several = {**whole, "owns_models": True}
     if len(members) == 1:
-        each, several = whole, {}
+        each = whole
+        several = {}
     with ExitStack() as opened:
         classifiers = []
         for task in tasks:

@@ -171,7 +171,8 @@ def task_to_record(task: Task) -> dict[str, Any]:
         cascade = resolved_cascade(cascade)
     left_out: dict[str, list[str]] = {}
     task = with_models(task.with_sections(cascade=cascade), partial(_public_settings, left_out=left_out))
-    cascade, routing = cascade_settings(task), routing_settings(task)
+    cascade = cascade_settings(task)
+    routing = routing_settings(task)
     record = {
         "name": task.name,
         "labels": task.labels.record(),
@@ -301,7 +302,8 @@ def _damage(place: Path, why: str) -> StateError:
 
 def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
     """Return every model and provider of a task."""
-    cascade, routing = cascade_settings(task), routing_settings(task)
+    cascade = cascade_settings(task)
+    routing = routing_settings(task)
     models: list[Any] = [] if task.sections else [task.model]
     if cascade is not None:
         from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (few tasks have one)
@@ -314,7 +316,8 @@ def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
 
 def with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
     """Return the task with `change` applied to its model, or to its sections' models and providers."""
-    cascade, routing = cascade_settings(task), routing_settings(task)
+    cascade = cascade_settings(task)
+    routing = routing_settings(task)
     if not task.sections:
         return replace(task, model=change(task.model))
     if cascade is not None:
@@ -347,9 +350,11 @@ def fingerprint_of(
 ) -> Fingerprint:
     """Return the fingerprint of a task's prompt, labels and demonstrations, asked of `model`."""
     # The prompts of a cascade's models differ; its description then has none.
-    prompt, template = task.prompt, task.user_template
+    prompt = task.prompt
+    template = task.user_template
     if description is not None:
-        prompt, template = str(description["prompt"]), description["user_template"]
+        prompt = str(description["prompt"])
+        template = description["user_template"]
     shown = None
     if task.demonstrations is not None and rows is not None:
         shown = demonstrated(task.demonstrations, rows)

@@ -441,7 +441,8 @@ def functional_belief(rows: BinnedRows, *, value: Callable[[Array], float]) -> t
                 tried[state] = candidate
                 merit = judge(tried)
                 if merit > best:
-                    gammas, best = tried, merit
+                    gammas = tried
+                    best = merit
         if best == before:
             break
     return _powers(gammas, steps), gammas
@@ -458,7 +459,8 @@ def _likeliest_gamma(counts: Array, steps: Array) -> float:
     if not counts.sum():
         return 0.0
     observed = float(counts @ steps / counts.sum())
-    low, high = 0.0, _MOST_GAMMA
+    low = 0.0
+    high = _MOST_GAMMA
     for _ in range(60):  # the expectation rises with gamma: halve the interval
         middle = (low + high) / 2.0
         (weights,) = _powers(np.array([middle]), steps)
@@ -580,7 +582,8 @@ class POMDPMetaVerifier(MetaVerifier):
             raise ConfigurationError(
                 f"Expected form to be one of {', '.join(get_args(PomdpForm))}, got {form!r}."
             )
-        self.form, self.k = form, check_count("k", k, low=1)
+        self.form = form
+        self.k = check_count("k", k, low=1)
         self.smoothing = check_number("smoothing", smoothing, "[0, inf)")
 
     def _learn(self, rows: PairedRows) -> None:

@@ -377,7 +377,8 @@ class _PlanTree:
 
     def hull(self, node: _PlanNode) -> tuple[Array, Array]:
         """Return the frontier of a node: the upper hull over the frontiers of its actions."""
-        costs, values = [], []
+        costs = []
+        values = []
         for _, cost, value in self.reports(node):
             costs.append(np.array([cost]))
             values.append(np.array([value]))

@@ -492,7 +492,8 @@ class AutoMixEntailment(BaseMethod):
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the method of a ``[cascade]`` section: its threshold, and address and timeout of the verifier."""
-        url, seconds = settings["verifier_server_url"], settings["verifier_timeout_seconds"]
+        url = settings["verifier_server_url"]
+        seconds = settings["verifier_timeout_seconds"]
         threshold = settings["threshold"]
         options = {} if threshold is None else {"threshold": threshold}
         return cls(url, timeout_seconds=seconds, **options)

@@ -131,7 +131,9 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     steps = _passing_steps(order, n, eps, level)
     ends = steps[order.whole[steps]]
     thresholds = _round_thresholds(order.confidence, ends)
-    rule, last, whole = None, -1, 0
+    rule = None
+    last = -1
+    whole = 0
     if thresholds:
         rule = KeepRule.from_threshold(thresholds[-1])
         last = int(ends[-1])

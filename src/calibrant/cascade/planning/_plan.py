@@ -310,12 +310,10 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
     if not sure.any():
         return []
     confidence = signal[sure]
-    small, large = rows.correct[first][sure], rows.correct[last][sure]
-    costs: dict[str, Any] = {
-        "small_cost": prices.models[first],
-        "large_cost": max(prices.models[last], _FREE),
-        "verifier_cost": prices.verifier[first],
-    }
+    small = rows.correct[first][sure]
+    large = rows.correct[last][sure]
+    costs: dict[str, Any] = {"small_cost": prices.models[first], "verifier_cost": prices.verifier[first]}
+    costs["large_cost"] = max(prices.models[last], _FREE)
     levels = np.unique(confidence)
     binned = routing_frontier(confidence, small, large, **costs, k=_BINS)
     kinds = [
