@@ -206,20 +206,6 @@ class ConfidenceMethod(Protocol):
         ...
 
 
-@runtime_checkable
-class TokenMethod(ConfidenceMethod, Protocol):
-    """Protocol of confidence methods that read some of an answer's tokens.
-
-    Attributes
-    ----------
-    token_filter : str
-        Name of the tokens that it reads.
-    """
-
-    @property
-    def token_filter(self) -> str: ...
-
-
 class BaseMethod(ABC):
     """Base class of confidence methods that read no tokens and return values in [0, 1].
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import logging
 import math
@@ -32,6 +31,7 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Journal, Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Limits, Query
 from calibrant.inference._classifier import Classifier
@@ -292,7 +292,7 @@ class Judge:
             self._settings[about] = json.dumps(settings, sort_keys=True, default=repr)
         texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
         subject = self._settings[about] + json.dumps(texts)
-        return hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
+        return sha256_of(subject)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -460,7 +460,7 @@ class Walk:
         key = self._keys.key(query, self._key_settings)
         if query.context is None:
             return key
-        return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
+        return sha256_of(f"{key}\0{query.context}")
 
     def _key_settings(self, query: Query) -> list[object]:
         """Return the settings and the prompt that can change a prediction."""

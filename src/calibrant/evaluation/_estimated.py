@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +21,7 @@ from calibrant.calibration._estimates import (
 )
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, write_atomically
-from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered
+from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered, probability_of
 from calibrant.runs._rows import SavedRows
 
 ESTIMATE: Final = "estimate.json"
@@ -215,8 +215,7 @@ def _probabilities(rows: SavedRows, labels: list[str]) -> ArrayLike:
     found = np.full((len(rows), len(labels)), np.nan)
     for place, row in enumerate(rows.rows()):
         given = row.values.get("probabilities")
-        if isinstance(given, Mapping):
-            found[place] = [min(max(float(given.get(label) or 0.0), 0.0), 1.0) for label in labels]
+        found[place] = [probability_of(given, label) for label in labels]
     return found
 
 

@@ -189,16 +189,18 @@ class BatchEvaluator:
         CalibrantError
             The directory was moved or removed during the run; the message says where its rows are kept.
         """
-        if text is None and label is None:
-            rows = cast("Iterable[Example]", examples)
-            return self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
-        from calibrant.core._frames import frame_examples  # noqa: PLC0415 (if there is a frame)
-        from calibrant.evaluation._label import with_frame  # noqa: PLC0415 (the same)
+        is_frame = text is not None or label is not None
+        rows = cast("Iterable[Example]", examples)
+        if is_frame:
+            from calibrant.core._frames import frame_examples  # noqa: PLC0415 (if there is a frame)
 
-        frame = cast("Frame", examples)
-        rows = frame_examples(frame, text=text or "input", label=label or "answer")
+            rows = frame_examples(cast("Frame", examples), text=text or "input", label=label or "answer")
         result = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
-        return with_frame(result, frame)
+        if not is_frame:
+            return result
+        from calibrant.evaluation._label import with_frame  # noqa: PLC0415 (as above)
+
+        return with_frame(result, cast("Frame", examples))
 
     def label(  # noqa: PLR0913 (keyword-only options)
         self,
@@ -280,8 +282,11 @@ class BatchEvaluator:
         if file is not None:
             file.prepare()
         with ExitStack() as stack:
-            if self._cache is not None:
-                run.predictor.use_journal(self._opened_cache(self._cache, stack))
+            cache = self._cache
+            if isinstance(cache, str | Path):
+                cache = stack.enter_context(open_cache(cache))
+            if cache is not None:
+                run.predictor.use_journal(cache)
             if inspection is not None:
                 run.find_abilities(inspection.rows)
             if out is not None:
@@ -315,10 +320,6 @@ class BatchEvaluator:
                 "for is kept under the name of its model."
             )
         return None if is_iterator else inspect(examples, self._predictor.labels)
-
-    @staticmethod
-    def _opened_cache(cache: Journal | str | Path, stack: ExitStack) -> Journal:
-        return stack.enter_context(open_cache(cache)) if isinstance(cache, str | Path) else cache
 
     @staticmethod
     def _keep_journal(run: _EvaluationRun, stack: ExitStack) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -21,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.evaluation._cache import default_history
@@ -536,8 +536,7 @@ class RunScope:
         if not profile_name:
             described = {**classifier.describe(), "labels": list(classifier.labels.labels)}
             text = json.dumps(described, sort_keys=True, default=repr)
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-            profile_name = f"prompt-{digest[:16]}"
+            profile_name = f"prompt-{sha256_of(text)[:16]}"
         return cls(account_id=account_id, task=task, profile_name=profile_name)
 
     def record(self, history: EvaluationHistory, result: EvaluationResult, directory: Path) -> HistoryEntry:

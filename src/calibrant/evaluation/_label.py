@@ -53,7 +53,9 @@ _DISTRIBUTION: Final = "probabilities"
 _PREFIX: Final = "calibrant_"
 _BLOCK: Final = 1024  # rows in memory
 
-_Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
+_Inputs: TypeAlias = Sequence[Mapping[str, Any]]
+_Added: TypeAlias = Sequence[tuple[Any, ...]]
+_Write: TypeAlias = Callable[[_Inputs, _Added, Any], None]
 MAX_ROWS: Final = 1_048_576  # of a sheet, its header included
 _MAX_TEXT: Final = 32_767  # characters of a cell
 
@@ -472,7 +474,7 @@ def _probabilities(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON valu
 def _json_lines_writer(path: Path, names: Sequence[str]) -> Iterator[_Write]:
     with atomic_bytes_writer(path) as file:
 
-        def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
+        def write(values: _Inputs, added: _Added, _: object) -> None:
             for row, more in zip(values, added, strict=True):
                 record = {**row, **dict(zip(names, more, strict=True))}
                 # Dates of a Parquet file become texts.
@@ -491,7 +493,7 @@ def _csv_writer(
         writer = csv.writer(file, delimiter=spelling.separator, lineterminator=spelling.line_end)
         writer.writerow([*map(_cell, columns), *names])
 
-        def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
+        def write(values: _Inputs, added: _Added, _: object) -> None:
             for row, more in zip(values, added, strict=True):
                 given = [_cell(row.get(column)) for column in columns]
                 writer.writerow(given + list(map(_cell, more)))
@@ -559,7 +561,7 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
         arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer,
     ):
 
-        def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], table: Any) -> None:  # noqa: ANN401
+        def write(values: _Inputs, added: _Added, table: Any) -> None:  # noqa: ANN401
             if table is None:
                 table = arrow.table(
                     {name: [_cell(row.get(name)) for row in values] for name in texts.names}, texts
@@ -576,9 +578,7 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
 
 
 @contextmanager
-def excel_writer(
-    path: Path, columns: Sequence[str], names: Sequence[str]
-) -> Iterator[Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]]:
+def excel_writer(path: Path, columns: Sequence[str], names: Sequence[str]) -> Iterator[_Write]:
     """Open a writer of an Excel file of one sheet, which takes its place at the end of the block.
 
     Rows go to a temporary file as they come, so that memory does not grow with them.
@@ -609,9 +609,7 @@ def excel_writer(
     with atomic_bytes_writer(path) as file:
         sheet.append([*map(sheet.cell, columns), *map(sheet.cell, names)], path)
 
-        def write(
-            values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], cells: Sequence[Any] | None
-        ) -> None:
+        def write(values: _Inputs, added: _Added, cells: Sequence[Any] | None) -> None:
             for number, (row, more) in enumerate(zip(values, added, strict=True)):
                 if cells is None:
                     row_cells = [sheet.cell(row.get(column)) for column in columns]

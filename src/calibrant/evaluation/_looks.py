@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from calibrant.calibration._thresholds import (
     with_best_promise,
 )
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._splits import near_duplicate_groups
 from calibrant.metrics._validation import check_number
 from calibrant.runs._directory import PREDICTIONS
@@ -374,5 +374,4 @@ def _folder(path: Path) -> Path | None:
 
 
 def _digest(values: Iterable[str]) -> str:
-    text = "\0".join(values)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return sha256_of("\0".join(values))[:16]

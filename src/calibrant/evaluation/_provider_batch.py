@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, StateError
 from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, read_run_record
-from calibrant.core._fingerprint import Fingerprint, asked_text
+from calibrant.core._fingerprint import Fingerprint, asked_text, sha256_of
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._rows import Example
@@ -980,7 +980,7 @@ def _new_job(
 
 
 def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()
+    return sha256_of(json.dumps(value, sort_keys=True, default=repr))
 
 
 async def _send(api: BatchApi, job: BatchJob) -> BatchReport:

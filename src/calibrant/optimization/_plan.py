@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 import time
@@ -16,6 +15,7 @@ from calibrant.adapters._rows import example_row, query_of
 from calibrant.adapters._state import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Prediction
 from calibrant.core._predictor import CallMeter, Predictor, Query
@@ -476,7 +476,7 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
     }
     return {
         "schema_version": SCHEMA_VERSION,
-        "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        "task": sha256_of(json.dumps(content, sort_keys=True)),
         "model": name_of(task.model.name if model is None else model),
         "proposer": plan.name,
         "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),

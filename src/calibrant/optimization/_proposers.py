@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import random
 import re
@@ -17,6 +16,7 @@ from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._rows import DEMONSTRATED, prompt_component
 from calibrant.core._completion import ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import as_label_set, normalise_label
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Stop
@@ -557,7 +557,7 @@ class Reflection(Guard):
 
     def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
         """Return the model's answer to `prompt`."""
-        key = hashlib.sha256(f"{self._key}\n{prompt!r}".encode()).hexdigest()
+        key = sha256_of(f"{self._key}\n{prompt!r}")
         stored = self._store.get(key)
         if stored is None:
             stored = super().__call__(prompt)

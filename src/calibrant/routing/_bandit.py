@@ -300,13 +300,11 @@ class BanditRouter(TallyRouter[_BanditTally]):
         self._model = self._fresh()
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
         own = {name: settings["bandit"][name] for name in ("alpha", "dim", "cost_weight", "decay_factor")}
         costs = provider_values(settings, "cost")
-        return cls(provider_names(settings), **own, costs=costs, rng=rng)
+        return cls(provider_names(settings), **own, costs=costs)
 
     @classmethod
     def for_snapshot(

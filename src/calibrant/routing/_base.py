@@ -69,19 +69,15 @@ class TallyRouter(ABC, Generic[_T]):
         self._tallies = {name: self.tally_kind() for name in self._providers}
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the strategy of a ``[routing]`` section, without experience.
 
         Parameters
         ----------
         settings : mapping
             The section's keys and values; `provider_names` and `provider_values` read its providers.
-        rng : Generator or int, optional
-            Source of random numbers.
         """
-        return cls(provider_names(settings), rng=rng)
+        return cls(provider_names(settings))
 
     @classmethod
     def for_snapshot(
@@ -294,11 +290,9 @@ class TaskRouter(TallyRouter[ProviderTally]):
         check_known("tasks", self._tasks.values(), self._providers)
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the strategy of a ``[routing]`` section: its ``tasks``."""
-        return cls(provider_names(settings), tasks=settings["tasks"], rng=rng)
+        return cls(provider_names(settings), tasks=settings["tasks"])
 
     @classmethod
     def for_snapshot(

@@ -110,15 +110,12 @@ class EMARouter(TallyRouter[_EMATally]):
         self._sort()
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the strategy of a ``[routing]`` section: its averages and its interval."""
         return cls(
             provider_names(settings),
             alpha=settings["router_ema_alpha"],
             reorder_interval=settings["router_reorder_interval"],
-            rng=rng,
         )
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
@@ -263,11 +260,9 @@ class ThompsonRouter(TallyRouter[_BetaTally]):
         self._rng = np.random.default_rng(rng)
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the strategy of a ``[routing]`` section: its decay."""
-        return cls(provider_names(settings), decay=settings["thompson_decay"], rng=rng)
+        return cls(provider_names(settings), decay=settings["thompson_decay"])
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers, sorted by a sample from each posterior, the highest first."""
@@ -452,13 +447,11 @@ class CascadeRouter(TallyRouter[_QualityTally]):
         self.classifier_mode = classifier_mode
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
         own = {name: value for name, value in settings["cascade"].items() if name != "judge_provider"}
         costs = provider_values(settings, "cost")
-        return cls(provider_names(settings), **own, costs=costs, rng=rng)
+        return cls(provider_names(settings), **own, costs=costs)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the cheapest first; in declared order if the request offers tools."""
@@ -587,14 +580,12 @@ class TriageRouter(TallyRouter[_TierTally]):
         }
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
         """Return the strategy of a ``[routing]`` section: its tiers, and the providers' context windows."""
         own = settings["triage"] or {"tiers": {}}
         tiers = {tier: name for tier, name in own["tiers"].items() if name is not None}
         windows = provider_values(settings, "context_window")
-        return cls(provider_names(settings), tiers=tiers, context_windows=windows, rng=rng)
+        return cls(provider_names(settings), tiers=tiers, context_windows=windows)
 
     @classmethod
     def for_snapshot(

@@ -9,7 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_count, check_number, check_same_length, check_values
+from calibrant.metrics._validation import (
+    check_count,
+    check_number,
+    check_same_length,
+    check_values,
+    refuse_rows,
+)
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -36,13 +42,9 @@ def check_scores(name: str, values: ArrayLike) -> Array:
         As `calibrant.metrics.check_values`, or out of range.
     """
     array = check_values(name, values)
-    legal = (array >= -_SLACK) & (array <= 1.0 + _SLACK)
-    if not legal.all():
-        row = int(np.argmin(legal))
-        raise ConfigurationError(
-            f"Expected {name} in [0, 1], got {array[row]} in row {row}: divide percentages by 100, and bring other "
-            "units to [0, 1] first."
-        )
+    illegal = (array < -_SLACK) | (array > 1.0 + _SLACK)
+    remedy = "divide percentages by 100, and bring other units to [0, 1] first"
+    refuse_rows(illegal, array, f"{name} in [0, 1]", remedy)
     return np.clip(array, 0.0, 1.0)
 
 
