@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.cascade._protocol import (
     Assessment,
@@ -28,7 +27,7 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import Fingerprint, sha256_of
 from calibrant.core._ranks import tie_keys
 from calibrant.inference._classifier import Classifier
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import Bools, Floats, check_number
 
 Thresholds: TypeAlias = float | Sequence[float]
 _Rule: TypeAlias = Callable[[Assessment, str | None, str], bool]
@@ -40,7 +39,7 @@ class EscalationRule(Protocol):
     One whose ``route`` has a parameter ``answers`` is given the labels as well, one with ``texts`` the texts.
     """
 
-    def route(self, verifier_score: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def route(self, verifier_score: Floats) -> Bools:
         """Return the mask of escalated rows, bool, shape (n,), for confidences in [0, 1], shape (n,)."""
         ...
 
@@ -329,7 +328,7 @@ def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]
     """Return a rule's class and a digest of its decisions; the full rule if decisions depend on texts."""
     if isinstance(rule, KeepRule) and rule.splits:
         return {"class": type(rule).__qualname__, **rule.to_record()}
-    route: Callable[..., NDArray[np.bool_]] = rule.route
+    route: Callable[..., Bools] = rule.route
     # A rule may be any object: its decisions on a grid tell it from others.
     scores = np.linspace(0.0, 1.0, 1001)
     if "answers" in inspect.signature(route).parameters:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import (
     Any,
@@ -27,10 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import Record
 from calibrant.core._prediction import Prediction, Usage
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import Floats, check_number
 
 EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
 
@@ -197,7 +198,7 @@ class ConfidenceMethod(Protocol):
         """
         ...
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Record:
         """Return the settings that can change an assessment as JSON values, free of credentials."""
         ...
 
@@ -241,7 +242,7 @@ class BaseMethod(ABC):
     unit: ClassVar[str]
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:  # noqa: ARG003 (a method without options)
+    def from_settings(cls, settings: Record) -> Self:  # noqa: ARG003 (a method without options)
         """Return the method of a ``[cascade]`` section.
 
         Parameters
@@ -280,7 +281,7 @@ class Calibrator(Protocol):
     ``fingerprint`` is used in a cascade only with the classifier that this belongs to.
     """
 
-    def predict(self, confidence: NDArray[np.float64], /) -> NDArray[np.float64]:
+    def predict(self, confidence: Floats, /) -> Floats:
         """Return calibrated confidence in [0, 1], shape (n,), like `confidence`."""
         ...
 

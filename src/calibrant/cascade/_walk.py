@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
@@ -31,6 +31,7 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
+from calibrant.core._files import Record
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Journal, Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Limits, Query
@@ -205,9 +206,7 @@ class Judge:
             "context": context and getattr(context, "__qualname__", str(context)),
         }
 
-    async def assess(
-        self, query: Query, answered: Answered, described: Mapping[str, Any]
-    ) -> Assessment | NoEvidence:
+    async def assess(self, query: Query, answered: Answered, described: Record) -> Assessment | NoEvidence:
         """Return the confidence in an answer; `NoEvidence` if the method fails or its value is not in [0, 1].
 
         Parameters
@@ -283,7 +282,7 @@ class Judge:
             _LOG.warning("%s failed; its answers have no evidence.", what, exc_info=error)
         return NoEvidence(reason=f"{what} failed: {type(error).__name__}: {error}")
 
-    def _key(self, query: Query, answered: Answered, described: Mapping[str, Any]) -> str:
+    def _key(self, query: Query, answered: Answered, described: Record) -> str:
         """Return a digest of everything that can change the assessment."""
         about = (id(described), query.prompt, query.user_template)
         # Settings take longer to write than texts, and rarely change.
@@ -313,7 +312,7 @@ class CascadeMember(CascadeModel):
         return self.cost == 0
 
     @cached_property
-    def described(self) -> Mapping[str, Any]:
+    def described(self) -> Record:
         """Settings that can change the answers of the model."""
         return self.classifier.describe()
 
@@ -416,7 +415,7 @@ class Walk:
         if self.on_error not in get_args(OnError):
             raise ConfigurationError(f"Expected on_error 'skip' or 'fail', got {self.on_error!r}.")
 
-    def describe(self, prompt: str, user_template: str | None) -> Mapping[str, Any]:
+    def describe(self, prompt: str, user_template: str | None) -> Record:
         """Return the settings that can change a prediction under a prompt and a user template."""
         models = []
         for member in self.members:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
@@ -22,6 +21,7 @@ from calibrant.core._reported import writable
 from calibrant.core._rows import read_rows
 from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
 from calibrant.evaluation._looks import counted_promise
+from calibrant.metrics._validation import Floats, Places
 from calibrant.runs._rows import SavedRows
 
 CERTIFICATE: Final = "certificate.json"
@@ -229,7 +229,7 @@ class AskedRows:
     rows: SavedRows
     certificate: AskedCertificate
     label: str | None
-    places: NDArray[np.intp]
+    places: Places
     answers: Mapping[int, str]
     waiting: int
 
@@ -386,12 +386,12 @@ class RowsPromise:
     label: str | None
 
     @cached_property
-    def places(self) -> NDArray[np.intp]:
+    def places(self) -> Places:
         """Rows that it is about, shape (m,)."""
         return np.arange(len(self.rows)) if self.metric == "recall" else _with_label(self.rows, self.label)
 
     @cached_property
-    def confidence(self) -> NDArray[np.float64]:
+    def confidence(self) -> Floats:
         """Confidences of these rows, shape (m,); for recall, the probabilities of the label."""
         if self.metric == "recall":
             return _probability(self.rows, self.label)
@@ -447,7 +447,7 @@ class RowsPromise:
         )
 
 
-def _with_label(rows: SavedRows, label: str | None) -> NDArray[np.intp]:
+def _with_label(rows: SavedRows, label: str | None) -> Places:
     """Return the places of the rows with a predicted label, or with this one."""
     places = np.flatnonzero([found is not None and label in (None, found) for found in rows.labels])
     if not len(places):
@@ -458,7 +458,7 @@ def _with_label(rows: SavedRows, label: str | None) -> NDArray[np.intp]:
     return places
 
 
-def _probability(rows: SavedRows, label: str | None) -> NDArray[np.float64]:
+def _probability(rows: SavedRows, label: str | None) -> Floats:
     """Return the probability of a label in each row; NaN where a row has none."""
     if label is None:
         raise ConfigurationError("Expected a label for recall, got none: name it, as with --recall LABEL.")

@@ -16,6 +16,7 @@ from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
 from calibrant.metrics._gate import PairedGate
 from calibrant.metrics._intervals import PairedComparison, holm, paired_comparison, wilson_interval
+from calibrant.metrics._validation import Bools
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message
@@ -334,7 +335,7 @@ def _score(run: SavedRows, level: float) -> ComparedRun:
     )
 
 
-def _macro_f1(run: SavedRows, known: NDArray[np.bool_]) -> float | None:
+def _macro_f1(run: SavedRows, known: Bools) -> float | None:
     rows = np.flatnonzero(known).tolist()
     truth = [run.answers[row] for row in rows]
     predicted = [run.labels[row] for row in rows]

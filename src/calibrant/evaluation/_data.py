@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import Record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor, Query, Stop
@@ -104,7 +105,7 @@ class UnlabelledTexts:
             self.columns.update(dict.fromkeys(values))
             yield example
 
-    def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
+    def records(self) -> Iterator[tuple[Record, Example]]:
         """Yield the columns of each row, and the row as an example."""
         for text in self._texts:
             given = text if isinstance(text, TextWithContext) else TextWithContext(text)  # type: ignore[arg-type]
@@ -170,7 +171,7 @@ class UnlabelledFile(UnlabelledTexts):
         """Columns that an example is made of."""
         return [self.text] if self._context is None else [self.text, self._context]
 
-    def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
+    def records(self) -> Iterator[tuple[Record, Example]]:
         """Yield the columns of each row, as they are in the file, and the row as an example."""
         rows = read_rows(self.path, csv=self.csv, column=self.text)
         for number, row in enumerate(islice(rows, self._limit)):

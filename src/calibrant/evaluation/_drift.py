@@ -15,6 +15,7 @@ from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._prediction import Prediction
 from calibrant.evaluation._topics import TopicDrift, measure_topics
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
+from calibrant.metrics._validation import Bools, Floats
 from calibrant.store._ledger import Ledger
 
 _PERMUTATIONS: Final = 9_999  # at least
@@ -65,7 +66,7 @@ class Drift:
     p_value: float | None
 
 
-def measure_drift(values: NDArray[np.float64], history: NDArray[np.float64]) -> Drift:
+def measure_drift(values: Floats, history: Floats) -> Drift:
     """Compare `values` of shape (n,) with `history` of shape (m,): finite, a thousand each at most."""
     n = len(values)
     m = len(history)
@@ -91,7 +92,7 @@ def measure_drift(values: NDArray[np.float64], history: NDArray[np.float64]) -> 
     )
 
 
-def _divided_further(n: int, m: int, is_last: NDArray[np.bool_], observed: int) -> float:
+def _divided_further(n: int, m: int, is_last: Bools, observed: int) -> float:
     """Return the probability that n of n + m values, drawn at random, are at least as far from the others.
 
     With k values passed, of which i are new, the next one is new with probability (n - i) / (n + m - k): a Markov chain
@@ -238,7 +239,7 @@ class _Sample:
     """Uniform sample of at most 1,000 of the values that came so far."""
 
     values: list[Any] = field(default_factory=list)
-    _keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the least ones are kept
+    _keys: Floats = field(default_factory=lambda: np.empty(0))  # the least ones are kept
     _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def add(self, values: Sequence[object]) -> None:
@@ -480,10 +481,8 @@ def _label_p_value(later: int, have: int, new: int, n_rows: int) -> float:
     """Return the probability that `later` of `new` rows have a label that `have` have, or a number as unlikely."""
     from scipy.special import gammaln  # noqa: PLC0415 (`import calibrant` must not load scipy)
 
-    def log_choices(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = (
-            gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
-        )
+    def log_choices(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> Floats:
+        found: Floats = gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
         return found
 
     counts = np.arange(max(0, new + have - n_rows), min(new, have) + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib import metadata
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, Record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, Prediction
 from calibrant.core._predictor import Limits, Predictor, Query, Stop
@@ -46,9 +46,9 @@ _TICK: Final = 0.25  # seconds between reports
 
 def run_fingerprint(
     labels: LabelSet,
-    described: Mapping[str, Any],
+    described: Record,
     inspection: Inspection | None,
-    about: Mapping[str, Any],
+    about: Record,
     *,
     kind: str = "evaluation",
     **engine: object,
@@ -147,7 +147,7 @@ class BatchEvaluator:
         text: str | None = None,
         label: str | None = None,
         out: str | Path | None = None,
-        about: Mapping[str, Any] | None = None,
+        about: Record | None = None,
         on_progress: EvaluationProgressListener | None = None,
         stop: Stop | None = None,
     ) -> EvaluationResult:
@@ -211,7 +211,7 @@ class BatchEvaluator:
         file_format: str | None = None,
         decide: Decide | None = None,
         distribution: bool = False,
-        about: Mapping[str, Any] | None = None,
+        about: Record | None = None,
         on_progress: EvaluationProgressListener | None = None,
         stop: Stop | None = None,
     ) -> EvaluationResult:
@@ -269,7 +269,7 @@ class BatchEvaluator:
         examples: Iterable[Example],
         *,
         out: str | Path | None,
-        about: Mapping[str, Any] | None,
+        about: Record | None,
         on_progress: EvaluationProgressListener | None,
         stop: Stop | None,
         file: LabelFile | None = None,
@@ -363,14 +363,14 @@ class _EvaluationRun:
         self._stop = stop
         expected = None if inspection is None else inspection.rows
         self.account = RunAccount(predictor.labels, expected=expected, on_progress=on_progress)
-        self._about: Mapping[str, Any] = {}
+        self._about: Record = {}
         self._file: PredictionsFile | None = None
         self._predictions: list[Prediction] = []
         self._answered: list[Example] = []
         self._under_way: dict[int, tuple[int, Example]] = {}  # by the number of the query
         self._rows_called = self._calls_of_rows = 0
 
-    def write_to(self, directory: RunDirectory, about: Mapping[str, Any]) -> None:
+    def write_to(self, directory: RunDirectory, about: Record) -> None:
         """Open the output files, and count the finished rows in them."""
         self.directory = directory
         self._about = {**about, "model": self.predictor.describe()["model"]}

@@ -10,7 +10,7 @@ import logging
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from itertools import count, islice
@@ -19,7 +19,7 @@ from typing import IO, Any, Final, Protocol, TypeAlias, cast
 from zipfile import ZipFile, is_zipfile
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers
+from calibrant.core._files import Record, atomic_bytes_writer, atomic_writer, remove_leftovers
 from calibrant.core._frames import (
     ANSWER_COLUMNS,
     DECISIONS,
@@ -53,7 +53,7 @@ _DISTRIBUTION: Final = "probabilities"
 _PREFIX: Final = "calibrant_"
 _BLOCK: Final = 1024  # rows in memory
 
-_Inputs: TypeAlias = Sequence[Mapping[str, Any]]
+_Inputs: TypeAlias = Sequence[Record]
 _Added: TypeAlias = Sequence[tuple[Any, ...]]
 _Write: TypeAlias = Callable[[_Inputs, _Added, Any], None]
 MAX_ROWS: Final = 1_048_576  # of a sheet, its header included
@@ -106,7 +106,7 @@ class UnlabelledFrame(UnlabelledTexts):
     def __iter__(self) -> Iterator[Example]:
         return (example for _, example in super().records())  # without the other columns
 
-    def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
+    def records(self) -> Iterator[tuple[Record, Example]]:
         """Yield the columns of each row, and the row as an example."""
         for values, example in zip(zip(*frame_values(self.frame), strict=True), self, strict=True):
             yield dict(zip(self.columns, values, strict=True)), example
@@ -320,7 +320,7 @@ class LabelFile:
             _LOG.warning("%s: another file was there, which is kept as %s.", self.path, former)
         return self.path
 
-    def _answered_blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
+    def _answered_blocks(self) -> Iterator[tuple[list[Any], list[Record], Any]]:
         """Yield blocks of answered rows: their records, their input, and its own form; see `_input_blocks`."""
         lines = answered_lines(self.directory)
         number = 0
@@ -339,7 +339,7 @@ class LabelFile:
                 self._has_unanswered = True
                 return
 
-    def _input_blocks(self) -> Iterator[tuple[list[tuple[Mapping[str, Any], Example]], Any]]:
+    def _input_blocks(self) -> Iterator[tuple[list[tuple[Record, Example]], Any]]:
         """Yield blocks of the input: values and example of each row, and the form that keeps their types.
 
         That is an Arrow table if a Parquet file becomes one, the cells of each row if an Excel file does, else None.
@@ -372,7 +372,7 @@ class LabelFile:
         while block := list(islice(records, _BLOCK)):
             yield block, None
 
-    def _added(self, records: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    def _added(self, records: Sequence[Record]) -> list[tuple[Any, ...]]:
         """Return the values of the added columns."""
         added = label_values(records, self._decide)
         if not self._distribution:
@@ -398,7 +398,7 @@ class LabelFile:
         return CsvSpelling(separator="\t" if self._format == "tsv" else ",")
 
 
-def label_values(records: Sequence[Mapping[str, Any]], decide: Decide | None = None) -> list[tuple[Any, ...]]:
+def label_values(records: Sequence[Record], decide: Decide | None = None) -> list[tuple[Any, ...]]:
     """Return the values of `ANSWER_COLUMNS` of rows, given their records."""
     decided: Sequence[DecidedPrediction] | None = None
     if decide is not None:
@@ -434,14 +434,14 @@ def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = N
     return replace(result, frame=with_answers(frame, label_values(result.records(), decide)))
 
 
-def answering_model(record: Mapping[str, Any]) -> str | None:
+def answering_model(record: Record) -> str | None:
     """Return the name of the model that answered a row; in a cascade, its name there."""
     answers = [step["model"] for step in record.get("steps", ()) if step["label"] == record["label"]]
     model: str | None = answers[-1] if answers else record["model"]
     return model
 
 
-def _prediction(record: Mapping[str, Any]) -> Prediction:
+def _prediction(record: Record) -> Prediction:
     return Prediction(
         label=record["label"],
         confidence=record["confidence"],
@@ -465,7 +465,7 @@ def _sheet_checksums(path: Path) -> list[tuple[str, int]]:
     return [(part.filename, part.CRC) for part in parts if part.filename != "docProps/core.xml"]
 
 
-def _probabilities(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON values)
+def _probabilities(record: Record) -> Any:  # noqa: ANN401 (JSON values)
     parts = record.get("parts")
     return {part["name"]: part["probabilities"] for part in parts} if parts else record["probabilities"]
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.calibration._calibrators import CalibratorSelection, ConfidenceCalibrator, select_calibrator
 from calibrant.calibration._thresholds import (
@@ -32,6 +31,7 @@ from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned
 from calibrant.metrics._confidence import auroc_interval, expected_calibration_error
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
+from calibrant.metrics._validation import Floats, Places
 from calibrant.runs._directory import (
     CALIBRATION,
     METRICS,
@@ -53,7 +53,6 @@ _RESAMPLES: Final = (200, 2000)  # fewest and most
 _DRAWS: Final = 20_000_000  # rows drawn for an interval, about a second
 _LEVEL: Final = 0.95
 
-_Floats: TypeAlias = NDArray[np.float64]
 _LEAST: Final = 1e-300  # a probability that was too small to be written
 _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
 # 20,000 rows of 225 characters and 4 labels take 21 s of one core to learn from and 11 s to judge on; the interval of a
@@ -427,7 +426,7 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
     return fit, test
 
 
-def _usable(predictions: SavedRows) -> tuple[NDArray[np.intp], LeftOutRows]:
+def _usable(predictions: SavedRows) -> tuple[Places, LeftOutRows]:
     """Return the positions of rows with a confidence and a true label, and counts of the other rows."""
     unlabelled = (predictions.correct == UNKNOWN) & ~predictions.failed
     unsure = np.isnan(predictions.confidence) & ~unlabelled & ~predictions.failed
@@ -446,7 +445,7 @@ def _usable(predictions: SavedRows) -> tuple[NDArray[np.intp], LeftOutRows]:
     return kept, left_out
 
 
-def _thresholds(p: _Floats, y: _Floats) -> ThresholdSuggestion | str:
+def _thresholds(p: Floats, y: Floats) -> ThresholdSuggestion | str:
     """Return suggested thresholds, or the reason for none."""
     try:
         return suggest_thresholds(p, y)
@@ -454,7 +453,7 @@ def _thresholds(p: _Floats, y: _Floats) -> ThresholdSuggestion | str:
         return str(error)
 
 
-def _measures(before: _Floats, after: _Floats, y: _Floats, rng: np.random.Generator) -> HeldOutMeasures:
+def _measures(before: Floats, after: Floats, y: Floats, rng: np.random.Generator) -> HeldOutMeasures:
     """Return calibration error and Brier score before and after calibration, with intervals."""
     squares = [(p - y) ** 2 for p in (before, after)]
     n_resamples = int(np.clip(_DRAWS // len(y), *_RESAMPLES))
@@ -470,7 +469,7 @@ def _measures(before: _Floats, after: _Floats, y: _Floats, rng: np.random.Genera
     )
 
 
-def _ece_interval(p: _Floats, y: _Floats, n_resamples: int, rng: np.random.Generator) -> Interval:
+def _ece_interval(p: Floats, y: Floats, n_resamples: int, rng: np.random.Generator) -> Interval:
     """Return the bootstrap interval of the calibration error over 15 bins of equal width.
 
     Resampling adds noise to every bin, which the error counts as miscalibration: resampled errors come out too

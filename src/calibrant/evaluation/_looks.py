@@ -21,7 +21,7 @@ from calibrant.calibration._thresholds import (
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._splits import near_duplicate_groups
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import Floats, Places, check_number
 from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._rows import SavedRows
 from calibrant.store._ledger import Ledger
@@ -133,7 +133,7 @@ def counted_certificate(
 
 
 def counted_promise(
-    found: AskedCertificate, rows: SavedRows, places: NDArray[np.intp], *, label: str | None
+    found: AskedCertificate, rows: SavedRows, places: Places, *, label: str | None
 ) -> AskedCertificate:
     """Return a promise on a file that allows for all others asked of these rows; see `counted_certificate`.
 
@@ -217,7 +217,7 @@ class _TestedRows:
         Groups of near-duplicates; None where a text is not known.
     """
 
-    confidence: NDArray[np.float64]
+    confidence: Floats
     correct: NDArray[np.int8]
     groups: NDArray[np.uint64] | None
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, Record
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction, Usage
 from calibrant.core._reported import escaped_line
@@ -29,6 +29,7 @@ from calibrant.evaluation._data import NO_TEXT
 from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary, LabelMetrics
 from calibrant.metrics._confidence import auroc_interval, brier_score, expected_calibration_error
 from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._validation import Floats
 from calibrant.runs._directory import PREDICTIONS, RunDirectory, write_json
 from calibrant.runs._rows import UNKNOWN, has_low_label_mass, row_lines, row_record
 from calibrant.runs._shards import Shards
@@ -314,7 +315,7 @@ class EvaluationResult:
 
     predictions: tuple[Prediction, ...]
     metrics: EvaluationMetrics
-    confidence: NDArray[np.float64] = field(repr=False, compare=False)
+    confidence: Floats = field(repr=False, compare=False)
     correct: NDArray[np.int8] = field(repr=False, compare=False)
     directory: Path | None = None
     kept_rows: int | None = None
@@ -614,7 +615,7 @@ class Tally:
         """Share of right rows among the answered ones; None if no true label is known."""
         return wilson_interval(self.correct, self.answered) if self.labelled and self.answered else None
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Record) -> None:
         """Count a row, given its record as in ``predictions.jsonl``.
 
         Raises
@@ -666,7 +667,7 @@ class Tally:
             labels = self._labels
             self.given.update(labels.decisions(label))
 
-    def _count_answer(self, row: Mapping[str, Any]) -> None:
+    def _count_answer(self, row: Record) -> None:
         """Count the predicted label of an answered row beside the true one."""
         answer = row["answer"]
         label = row["label"]
@@ -681,7 +682,7 @@ class Tally:
             ]
             self._composite.add(answer, label, parts)
 
-    def _count_payment(self, row: Mapping[str, Any]) -> None:
+    def _count_payment(self, row: Record) -> None:
         tokens = row["prompt_tokens"] + row["completion_tokens"]
         if row["attempts"] == 0:
             self.from_cache += row["outcome"] != Outcome.ERROR.value
@@ -710,7 +711,7 @@ class Tally:
         counts = self._counts[:, :-1], self._counts[:, -1]
         return ClassificationSummary.from_counts(self._labels.labels, *counts)
 
-    def _scored(self) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    def _scored(self) -> tuple[Floats, NDArray[np.int8]]:
         """Return the confidence and the correctness of the rows that have both."""
         # Copies: an array that lends its memory cannot grow.
         confidence = np.array(self.confidence)
@@ -849,7 +850,7 @@ class RunAccount:
     def result(
         self,
         directory: RunDirectory | None,
-        about: Mapping[str, Any],
+        about: Record,
         predictions: Sequence[Prediction] = (),
         *,
         meter: Gate | None = None,

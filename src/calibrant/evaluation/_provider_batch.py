@@ -15,14 +15,13 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, StateError
-from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, read_run_record
+from calibrant.core._files import SCHEMA_VERSION, Record, atomic_writer, is_in_place, read_run_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, sha256_of
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
@@ -38,6 +37,7 @@ from calibrant.inference._limits import Gate
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import open_batch_api
 from calibrant.inference._reader import AnswerReader
+from calibrant.metrics._validation import Bools
 from calibrant.runs._directory import (
     BATCH,
     PREDICTIONS,
@@ -253,10 +253,10 @@ class BatchJob:
     run: str
     created: float
     rows: int
-    fingerprint: Mapping[str, Any]
-    connection: Mapping[str, Any]
-    reading: Mapping[str, Any]
-    described: Mapping[str, Any]
+    fingerprint: Record
+    connection: Record
+    reading: Record
+    described: Record
     parts: tuple[BatchPart, ...] = ()
 
     @classmethod
@@ -544,7 +544,7 @@ class BatchAnswers:
                 self._files.append(path)
                 self._index_lines(path, asked)
 
-    def _index_lines(self, path: Path, asked: NDArray[np.bool_]) -> None:
+    def _index_lines(self, path: Path, asked: Bools) -> None:
         offset = 0
         with path.open("rb") as file:
             for line in file:
@@ -556,7 +556,7 @@ class BatchAnswers:
                     self._offset[row] = offset
                 offset += len(line)
 
-    def _row(self, line: bytes, asked: NDArray[np.bool_]) -> int | None:
+    def _row(self, line: bytes, asked: Bools) -> int | None:
         """Return the row number of an answer's line; None if the line is discarded."""
         try:
             record = json.loads(line)
@@ -571,7 +571,7 @@ class BatchAnswers:
             return None
         return row
 
-    def _read(self, line: Mapping[str, Any]) -> Prediction:
+    def _read(self, line: Record) -> Prediction:
         """Return the prediction in one line of an answer or error file."""
         response = line.get("response")
         error = line.get("error")
@@ -643,7 +643,7 @@ def finisher(job: BatchJob, meter: Gate) -> Finisher:
     return finish
 
 
-def _fingerprint(job: BatchJob, about: Mapping[str, Any]) -> Fingerprint:
+def _fingerprint(job: BatchJob, about: Record) -> Fingerprint:
     return Fingerprint(
         prompt=asked_text(about["prompt"], about["user_template"], about.get("demonstrations")),
         model=job.connection["model"],
@@ -652,7 +652,7 @@ def _fingerprint(job: BatchJob, about: Mapping[str, Any]) -> Fingerprint:
     )
 
 
-def _reader(reading: Mapping[str, Any]) -> AnswerReader:
+def _reader(reading: Record) -> AnswerReader:
     try:
         return AnswerReader(
             labels=_labels(reading),
@@ -666,7 +666,7 @@ def _reader(reading: Mapping[str, Any]) -> AnswerReader:
         ) from error
 
 
-def _labels(reading: Mapping[str, Any]) -> LabelSet:
+def _labels(reading: Record) -> LabelSet:
     """Return the label set of a reader's description."""
     if "fields" in reading:
         return FieldLabels(

@@ -16,6 +16,7 @@ from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._rows import DEMONSTRATED, prompt_component
 from calibrant.core._completion import ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
+from calibrant.core._files import Record
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import as_label_set, normalise_label
 from calibrant.core._prediction import Outcome, Prediction, Usage
@@ -181,7 +182,7 @@ class ExemplarProposer:
     def observe(
         self,
         candidate: Mapping[str, str],
-        rows: Sequence[Mapping[str, Any]],
+        rows: Sequence[Record],
         predictions: Sequence[Prediction],
     ) -> None:
         """Count the predictions of one candidate, to find its confusions."""
@@ -194,7 +195,7 @@ class ExemplarProposer:
     def __call__(
         self,
         candidate: Mapping[str, str],
-        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],  # noqa: ARG002  (GEPA's signature)
+        reflective_dataset: Mapping[str, Sequence[Record]],  # noqa: ARG002  (GEPA's signature)
         components_to_update: Sequence[str],  # noqa: ARG002
     ) -> dict[str, str]:
         """Return a changed system prompt or changed demonstrations; {} if no new edit was found.
@@ -414,7 +415,7 @@ class Confusions:
     def observe(
         self,
         candidate: Mapping[str, str],
-        rows: Sequence[Mapping[str, Any]],
+        rows: Sequence[Record],
         predictions: Sequence[Prediction],
     ) -> None:
         """Count the confusions in one candidate's predictions."""

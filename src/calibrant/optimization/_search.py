@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.adapters._gepa import REFLECTION_TEMPLATE, decides
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE, ConfidenceDataInst, example_row
@@ -25,6 +24,7 @@ from calibrant.core._labels import (
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
+from calibrant.metrics._validation import Floats
 from calibrant.optimization._choice import (
     FIRST,
     CandidateStanding,
@@ -459,7 +459,7 @@ def _best_screened(standings: Sequence[CandidateStanding], raced: Sequence[int])
     return position if is_better and beats(best, seed, errors=errors) else 0
 
 
-def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:
+def _logprobs(prediction: Prediction, labels: LabelSet) -> Floats:
     """Return log-probabilities of all labels, made from the predicted label without a distribution."""
     if prediction.distribution is not None:
         return np.asarray(prediction.distribution.logprobs, dtype=np.float64)
@@ -467,5 +467,5 @@ def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:
     if prediction.label is not None:
         # How sure it is, the race finds out itself.
         weights[labels.labels.index(prediction.label)] = 9.0 * len(labels)
-    logprobs: NDArray[np.float64] = np.log(weights / weights.sum())
+    logprobs: Floats = np.log(weights / weights.sum())
     return logprobs

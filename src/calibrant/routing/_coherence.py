@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from calibrant.metrics._validation import check_count, check_number
+from calibrant.metrics._validation import Floats, check_count, check_number
 from calibrant.routing._protocol import unit_vector
 from calibrant.routing._strategies import Ladder
 
@@ -178,6 +178,6 @@ class CoherenceMonitor:
 class _AnswerHistory:
     """Recent answers of one provider, with its latest coherence."""
 
-    window: deque[NDArray[np.float64]]
+    window: deque[Floats]
     coherence: float | None = None
     warned: bool = False

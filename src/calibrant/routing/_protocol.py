@@ -9,10 +9,10 @@ from numbers import Real
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import Floats, check_number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +40,7 @@ class RoutingRequest:
     ['small', 'big']
     """
 
-    embedding: NDArray[np.float64] | None = None
+    embedding: Floats | None = None
     tier: str | None = None
     task: str | None = None
     has_tools: bool = False
@@ -138,7 +138,7 @@ class Observation:
     rate_limited: bool = False
     quality: float | None = None
     cost: float | None = None
-    context: NDArray[np.float64] | None = None
+    context: Floats | None = None
     penalty: float = 0.0
     recovered: bool = False
     request: RoutingRequest | None = None
@@ -332,7 +332,7 @@ def check_costs(costs: Mapping[str, float] | None, providers: Sequence[str]) -> 
     return {name: check_number(f"the cost of {name!r}", cost, "[0, inf)") for name, cost in table.items()}
 
 
-def unit_vector(vector: ArrayLike | None) -> NDArray[np.float64] | None:
+def unit_vector(vector: ArrayLike | None) -> Floats | None:
     """Return the vector scaled to length 1, or None if it has no direction.
 
     Parameters
@@ -357,5 +357,5 @@ def unit_vector(vector: ArrayLike | None) -> NDArray[np.float64] | None:
     if largest == 0.0:
         return None
     scaled = numbers / largest  # squares of very large or small numbers would leave the range of floats
-    found: NDArray[np.float64] = scaled / np.linalg.norm(scaled)
+    found: Floats = scaled / np.linalg.norm(scaled)
     return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, get_args
+from typing import Final, Literal, Self, get_args
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import Record
 from calibrant.core._settings import Amount, Count, Number, Share
 from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
@@ -110,7 +111,7 @@ class EMARouter(TallyRouter[_EMATally]):
         self._sort()
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its averages and its interval."""
         return cls(
             provider_names(settings),
@@ -157,7 +158,7 @@ class EMARouter(TallyRouter[_EMATally]):
             self._order.sort(key=lambda name: -self._tallies[name].score)
         self._unsorted = 0
 
-    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
+    def restore(self, snapshot: Record | None) -> None:
         """Restore the averages of a snapshot and sort by them; None resets the state.
 
         Providers that are no longer there are left out, new ones begin without experience.
@@ -260,7 +261,7 @@ class ThompsonRouter(TallyRouter[_BetaTally]):
         self._rng = np.random.default_rng(rng)
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its decay."""
         return cls(provider_names(settings), decay=settings["thompson_decay"])
 
@@ -447,7 +448,7 @@ class CascadeRouter(TallyRouter[_QualityTally]):
         self.classifier_mode = classifier_mode
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
         own = {name: value for name, value in settings["cascade"].items() if name != "judge_provider"}
         costs = provider_values(settings, "cost")
@@ -580,7 +581,7 @@ class TriageRouter(TallyRouter[_TierTally]):
         }
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its tiers, and the providers' context windows."""
         own = settings["triage"] or {"tiers": {}}
         tiers = {tier: name for tier, name in own["tiers"].items() if name is not None}
@@ -590,10 +591,10 @@ class TriageRouter(TallyRouter[_TierTally]):
     @classmethod
     def for_snapshot(
         cls,
-        snapshot: Mapping[str, Any],  # noqa: ARG003
+        snapshot: Record,  # noqa: ARG003
         providers: Sequence[str],
         *,
-        parameters: Mapping[str, Any],  # noqa: ARG003
+        parameters: Record,  # noqa: ARG003
     ) -> Self:
         """Return a strategy with one tier, as the standings do not depend on them."""
         return cls(providers, tiers={"simple": providers[0]})

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
 from calibrant.core._errors import ConfigurationError, DataError, StateError
@@ -27,6 +26,7 @@ from calibrant.inference._heads import read_by_fits
 from calibrant.inference._student import StudentClient, save_student, student_name
 from calibrant.inference._text_vectors import Embeddings, head_embedding, prepare_vectors
 from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._validation import Bools, Floats
 from calibrant.runs._rows import SavedRow, SavedRows, record_line
 from calibrant.tuned._folder import refuse_taken
 from calibrant.tuned._task_record import read_run_settings, record_run, task_from_record
@@ -43,8 +43,6 @@ _SHARES: Final = (0.5, 0.0, 0.5)
 # half and half kept 74 % of the texts, the model's distributions alone 56 %.
 _TRUTH: Final = 0.5
 _PROMPT: Final = "Which label fits the text?"
-
-_Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +146,7 @@ class _ModelRow:
         """The true label, or else the model's."""
         return self.label if self.truth is None else self.truth
 
-    def target(self, labels: LabelSet) -> _Floats:
+    def target(self, labels: LabelSet) -> Floats:
         """Return the distribution that a student learns, shape (L,)."""
         found = _distribution(self.saved, self.label, labels)
         if self.truth is not None:
@@ -262,7 +260,7 @@ def _figures(own: SavedRows, rows: Sequence[_ModelRow]) -> dict[str, Any]:
     }
 
 
-def _share(right: NDArray[np.bool_]) -> Interval | None:
+def _share(right: Bools) -> Interval | None:
     return wilson_interval(int(right.sum()), len(right)) if len(right) else None
 
 
@@ -314,13 +312,13 @@ def _halves(rows: Sequence[_ModelRow], *, name: str, seed: int) -> tuple[list[_M
     return taught, held_out
 
 
-def _distribution(row: SavedRow, label: str, labels: LabelSet) -> _Floats:
+def _distribution(row: SavedRow, label: str, labels: LabelSet) -> Floats:
     """Return the model's distribution of a row, shape (L,)."""
     given = row.values.get("probabilities")
     if isinstance(given, Mapping):
         found = np.array([float(given.get(name) or 0.0) for name in labels.labels])
         if found.sum() > 0.0:
-            shares: _Floats = found / found.sum()
+            shares: Floats = found / found.sum()
             return shares
     even = 1.0 / len(labels)
     sure = 1.0 if np.isnan(row.confidence) else max(row.confidence, even)

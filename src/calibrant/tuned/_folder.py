@@ -20,7 +20,7 @@ import pydantic
 from calibrant.calibration._calibrators import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._files import decoding_problem, without_doubles
+from calibrant.core._files import Record, decoding_problem, without_doubles
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
 from calibrant.core._settings import Section
@@ -119,7 +119,7 @@ def _check_depth(value: object, levels: int) -> None:
             _check_depth(inner, levels - 1)
 
 
-def _digest(manifest: Mapping[str, Any]) -> str:
+def _digest(manifest: Record) -> str:
     """Return the SHA-256 of a manifest, without its own digest field."""
     content = {name: value for name, value in manifest.items() if name != "sha256"}
     return _sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
@@ -132,7 +132,7 @@ def _sha256(data: bytes) -> str:
 def write_folder(
     path: Path,
     texts: Mapping[str, str],
-    fingerprint: Mapping[str, Any],
+    fingerprint: Record,
     *,
     check: Callable[[Path], object],
 ) -> None:
@@ -437,7 +437,7 @@ def _settings(tuned: Tuned) -> dict[str, Any]:
 class _FolderReader:
     """Builder of a tuned classifier from the files of a bundle, with consistency checks."""
 
-    def __init__(self, folder: Path, manifest: Manifest, content: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, content: Record) -> None:
         self._folder = folder
         self._manifest = manifest
         self._content = content
@@ -498,7 +498,7 @@ class _FolderReader:
         task = with_demonstrations(recorded.task, rows, self._folder / DEMONSTRATIONS)
         return replace(recorded, task=task)
 
-    def _fingerprint(self, task: Task, description: Mapping[str, Any] | None) -> Fingerprint:
+    def _fingerprint(self, task: Task, description: Record | None) -> Fingerprint:
         """Return the manifest's fingerprint, checked against the prompt and the labels."""
         record = self._manifest.fingerprint
         found = fingerprint_of(
@@ -513,7 +513,7 @@ class _FolderReader:
             raise self._damage("manifest.json", f"its fingerprint differs from the other files in {changed}")
         return found
 
-    def _plan(self, n_tasks: int) -> Mapping[str, Any] | None:
+    def _plan(self, n_tasks: int) -> Record | None:
         record = self._content.get("plan.json")
         expected = 1 if record is None else n_planned(record)
         if n_tasks != expected:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from calibrant.assembly._sections import open_classifier, routing_settings
 from calibrant.core._completion import Client
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import read_run_record
+from calibrant.core._files import Record, read_run_record
 from calibrant.core._fingerprint import asked_text
 from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits
@@ -300,7 +300,7 @@ class _RunReader:
         return load_calibrator(path, fingerprint=self._fingerprint)
 
 
-def _searched(task: Task, best: Mapping[str, Any]) -> tuple[Task, DemonstrationSettings | None]:
+def _searched(task: Task, best: Record) -> tuple[Task, DemonstrationSettings | None]:
     """Return the task with the best prompt of a search, and the settings of its demonstrations."""
     text = best.get("demonstrations", "")
     shown = DemonstrationSettings.from_text(text) if text.strip() else None
@@ -308,7 +308,7 @@ def _searched(task: Task, best: Mapping[str, Any]) -> tuple[Task, DemonstrationS
     return task, shown
 
 
-def _differences(recorded: RecordedTask, description: Mapping[str, Any]) -> list[str]:
+def _differences(recorded: RecordedTask, description: Record) -> list[str]:
     """Return in what a task of one model differs from the description of its run."""
     task = recorded.task
     differs = []
@@ -327,7 +327,7 @@ def _record(path: Path) -> dict[str, Any] | None:
     return read_run_record(path, remedy="run it again") if path.exists() else None
 
 
-def _description(path: Path, manifest: Mapping[str, Any] | None) -> dict[str, Any]:
+def _description(path: Path, manifest: Record | None) -> dict[str, Any]:
     """Return the stored `Classifier.describe` of a run, without the endpoint's address."""
     source = path / MANIFEST
     found = manifest
@@ -340,9 +340,7 @@ def _description(path: Path, manifest: Mapping[str, Any] | None) -> dict[str, An
     return {name: found[name] for name in (*DESCRIBED, *DESCRIBED_SOMETIMES) if name in found}
 
 
-def _settings_of(
-    task: Task | str | Path, model: str | None, description: Mapping[str, Any] | None
-) -> RunSettings:
+def _settings_of(task: Task | str | Path, model: str | None, description: Record | None) -> RunSettings:
     """Return the settings of a run of a task file."""
     given = task if isinstance(task, Task) else Task.from_file(task, splits=())
     record = task_to_record(with_model_alone(given, model))
@@ -351,7 +349,7 @@ def _settings_of(
     return RunSettings(tasks=(record,), plan=None, prompt_for_all=replaced)
 
 
-def _common_prompt(record: Mapping[str, Any]) -> str:
+def _common_prompt(record: Record) -> str:
     """Return the prompt that all models share; empty if their prompts differ."""
     common = str(record["prompt"])
     if record["cascade"] is None:
@@ -530,7 +528,7 @@ def _open_with_other_model(
 
 
 def _open_plan(
-    record: Mapping[str, Any], tasks: list[Task], *, limits: Limits | None, journal: Journal | None
+    record: Record, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
     """Return the cascade of a plan, or the classifier of a plan with one model."""
     from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few runs have one)

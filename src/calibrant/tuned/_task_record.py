@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import pydantic
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_record, write_record
+from calibrant.core._files import Record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._rows import Columns
 from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
@@ -80,7 +80,7 @@ def record_run(
     directory: Path,
     asked: Sequence[tuple[Task, str | None]],
     *,
-    plan: Mapping[str, Any] | None = None,
+    plan: Record | None = None,
     prompt_for_all: bool = False,
 ) -> None:
     """Write the settings of a run's tasks into its directory, for export without the task file.
@@ -225,7 +225,7 @@ def label_of(own: ModelSettings | RoutingProviderSettings) -> str:
     return own.name if alias is None else alias
 
 
-def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
+def task_from_record(record: Record, *, place: Path) -> RecordedTask:
     """Return the task from a record of `task_to_record`.
 
     Parameters
@@ -342,7 +342,7 @@ def with_demonstrations(task: Task, rows: str, place: Path) -> Task:
 
 def fingerprint_of(
     task: Task,
-    description: Mapping[str, Any] | None,
+    description: Record | None,
     *,
     rows: str | None,
     model: str,
@@ -362,7 +362,7 @@ def fingerprint_of(
     return Fingerprint(prompt=asked, model=model, space=space, labels=task.labels)
 
 
-def n_planned(plan: Mapping[str, Any]) -> int:
+def n_planned(plan: Record) -> int:
     """Return the number of models of a plan, which is checked."""
     from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few bundles have one)
 

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
@@ -29,6 +29,7 @@ from calibrant.core._errors import (
     LogprobsUnavailableError,
     NotFittedError,
 )
+from calibrant.core._files import Record
 from calibrant.core._prediction import Token
 from calibrant.logprobs._completion import IMPOSSIBLE
 from calibrant.logprobs._fields import UnparsedError, align, field_value
@@ -319,7 +320,7 @@ class _TokenMethod(BaseMethod):
     settings_keys: ClassVar[tuple[str, ...]] = ("token_filter",)
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the method of a ``[cascade]`` section, with its ``token_filter``."""
         return cls(token_filter=settings["token_filter"])
 
@@ -520,7 +521,7 @@ class Hybrid(_TokenMethod):
     unit: ClassVar[str] = "a weighted score"
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the method of a ``[cascade]`` section, with its ``token_filter`` and ``hybrid_weights``."""
         return cls(token_filter=settings["token_filter"], **settings["hybrid_weights"] or {})
 

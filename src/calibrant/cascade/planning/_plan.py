@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, product
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator, calibrator_from_record
@@ -19,11 +18,11 @@ from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._meta import POMDPMetaVerifier
 from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import damaged_record, read_record, write_record
+from calibrant.core._files import Record, damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
 from calibrant.metrics._intervals import bootstrap_interval, paired_comparison, wilson_interval
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import Floats, Places, check_number
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
@@ -40,8 +39,6 @@ _PRICES: Final = 60  # of accuracy in cost at which longer chains are planned
 _LEAST_TIED: Final = 0.05  # share of the rows from which on a block of equal confidences is split
 _SHARES: Final = tuple(step / 20 for step in range(1, 20))  # of a tied block that may be kept
 
-_Floats = NDArray[np.float64]
-_Places = NDArray[np.intp]
 
 _KIND: Final = "cascade plan"
 _VERSION: Final = 1
@@ -70,10 +67,10 @@ class Signals:
         Keys of the first rule of a policy, the second one and so on; see `tie_keys`.
     """
 
-    raw: _Floats
-    calibrated: _Floats
-    correct: _Floats
-    ranks: _Floats
+    raw: Floats
+    calibrated: Floats
+    correct: Floats
+    ranks: Floats
     keys: tuple[str, ...]
 
     def route(self, policy: KeepPolicy) -> Route:
@@ -81,9 +78,9 @@ class Signals:
         confidence = self.calibrated if policy.calibrated else self.raw
         return policy.follow(confidence, self.ranks[: len(policy.rules)])
 
-    def right(self, route: Route) -> _Floats:
+    def right(self, route: Route) -> Floats:
         """Return the correctness of the answers that a route gives, shape (n,)."""
-        given: _Floats = self.correct[route.answered, np.arange(len(route.answered))]
+        given: Floats = self.correct[route.answered, np.arange(len(route.answered))]
         return given
 
     def figures(self, policy: KeepPolicy, prices: Prices) -> tuple[float, float]:
@@ -98,7 +95,7 @@ class Signals:
         difference = self.correct[-1] - self.right(self.route(policy))
         return int((difference == 1.0).sum()), int((difference == -1.0).sum())
 
-    def take(self, rows: NDArray[np.intp]) -> Signals:
+    def take(self, rows: Places) -> Signals:
         """Return a subset of the rows."""
         columns = ("raw", "calibrated", "correct", "ranks")
         return replace(self, **{name: getattr(self, name)[:, rows] for name in columns})
@@ -160,7 +157,7 @@ class Prices:
         free = [0.0] * (n - len(checked))
         return cls(models=tuple(models), verifier=(*checked, *free))
 
-    def under(self, policy: KeepPolicy) -> _Floats:
+    def under(self, policy: KeepPolicy) -> Floats:
         """Return the cost of calling each model under a policy, shape (m,), with verification if used."""
         price = np.array(self.models)
         verified = list(policy.members[:-1])
@@ -266,8 +263,8 @@ class Candidates(NamedTuple):
         Returns the policy at a place of these.
     """
 
-    cost: _Floats
-    accuracy: _Floats
+    cost: Floats
+    accuracy: Floats
     policy: Callable[[int], KeepPolicy]
 
 
@@ -347,7 +344,7 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
 
 
 def _bin_policy(
-    name: str, members: tuple[int, int], lower: _Floats, order: _Places, calibrated: bool, place: int
+    name: str, members: tuple[int, int], lower: Floats, order: Places, calibrated: bool, place: int
 ) -> KeepPolicy:
     """Return the policy that escalates the first `place` bins of `order`."""
     keeps = np.ones(len(lower), dtype=np.bool_)
@@ -439,7 +436,7 @@ class PlannedModel:
     verifier_cost: float
     calibration: str = "none"
     calibrator: _StoredCalibrator | None = field(default=None, compare=False)
-    fingerprint: Mapping[str, Any] | None = None
+    fingerprint: Record | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -624,9 +621,7 @@ class CascadePlan:
             verifier=tuple(model.verifier_cost for model in self.models),
         )
 
-    def confidence(
-        self, raw: NDArray[np.float64], labels: Sequence[Sequence[str] | None] | None = None
-    ) -> NDArray[np.float64]:
+    def confidence(self, raw: Floats, labels: Sequence[Sequence[str] | None] | None = None) -> Floats:
         """Return the confidences that the policy compares, given the reported ones, shape (m, n)."""
         return calibrated(raw, self.calibrators, [None] * len(raw) if labels is None else labels)
 
@@ -773,7 +768,7 @@ class CascadePlan:
         return {**record, **{name: getattr(self, name) for name in derived}}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> CascadePlan:
+    def from_record(cls, record: Record) -> CascadePlan:
         """Return the plan from a record of `to_record`; ConfigurationError for a damaged record."""
         try:
             return TypeAdapter(CascadePlan).validate_python(dict(record))
@@ -840,10 +835,10 @@ def _describe_range(low: float | None, high: float | None) -> str:
 
 
 def calibrated(
-    raw: NDArray[np.float64],
+    raw: Floats,
     calibrators: Sequence[ConfidenceCalibrator | None],
     labels: Sequence[Sequence[str] | None],
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return calibrated confidences, shape (m, n); NaN stays NaN."""
     result = raw.copy()
     for own, calibrator, predicted in zip(result, calibrators, labels, strict=True):
