@@ -653,19 +653,14 @@ class Tally:
             self.unreadable[escaped_line(text, limit=_EXAMPLE_LENGTH)] = None
         if answer is None:
             self.without_text += row["reason"] == NO_TEXT
-            self._count_label(label)
+            if label is not None:
+                self.given.update(self._labels.decisions(label))
         else:
             self.correct += right
             self._count_answer(row)
         if row["reason"] != NO_TEXT:
             self.models[row["model"] or "unknown"] += 1
         self.low_label_mass += has_low_label_mass(row)
-
-    def _count_label(self, label: str | None) -> None:
-        """Count the predicted label, or each of several, of a row whose true label is not known."""
-        if label is not None:
-            labels = self._labels
-            self.given.update(labels.decisions(label))
 
     def _count_answer(self, row: Record) -> None:
         """Count the predicted label of an answered row beside the true one."""

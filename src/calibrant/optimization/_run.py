@@ -427,20 +427,18 @@ def _open_with_embedding(
     limits: Limits,
     max_metric_calls: int,
 ) -> tuple[Predictor, EmbeddingModel | None]:
-    """Open the model, and the embedding model of the head; both refuse before a call is paid."""
+    """Open the model, and the embedding model of the head, None for one on words; both refuse before a call is paid."""
     predictor = _open(task, model, stack, limits)
-    return predictor, _open_embedding(task, predictor, max_metric_calls=max_metric_calls)
-
-
-def _open_embedding(task: Task, predictor: Predictor, *, max_metric_calls: int) -> EmbeddingModel | None:
-    """Return the embedding model of the search's head; None for a head on words alone."""
     if task.labels.holds_several or task.head.fit != "auto" or not isinstance(predictor, Classifier):
-        return None
-    texts = texts_to_read(task, max_metric_calls)
-    named = task.head.embeddings
-    reports_features = predictor.with_features().method.keep_features
-    meter = predictor.meter
-    return head_embedding(named, texts, labels=task.labels, reports_features=reports_features, meter=meter)
+        return predictor, None
+    embedding = head_embedding(
+        task.head.embeddings,
+        texts_to_read(task, max_metric_calls),
+        labels=task.labels,
+        reports_features=predictor.with_features().method.keep_features,
+        meter=predictor.meter,
+    )
+    return predictor, embedding
 
 
 def _adapter(

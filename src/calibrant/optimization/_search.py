@@ -295,7 +295,8 @@ class Search(SearchStage):
         self, candidate: Mapping[str, str], score: float, rows: Sequence[Example], screened: CandidateStanding
     ) -> ValidatedCandidate:
         """Return the figures of a candidate on the rows that a race asked it about."""
-        predictions = self._corrected(queries_of(candidate, rows))
+        queries = queries_of(candidate, rows)
+        predictions = list(map(self.adapter.corrected, queries, self._ask(queries)))
         return replace(
             self._validated(candidate, score, rows, predictions),
             rows=len(rows),
@@ -325,10 +326,6 @@ class Search(SearchStage):
         """Return the figures of a candidate on its validation rows."""
         scores = row_scores(answered_rows(rows, predictions), labels=self.task.labels)
         return ValidatedCandidate(**vars(scores), candidate=dict(candidate), score=score)
-
-    def _corrected(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return the predictions without their label prior."""
-        return list(map(self.adapter.corrected, queries, self._ask(queries)))
 
     def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> CandidateStanding:
         labels = self.task.labels

@@ -454,9 +454,12 @@ class FinalStage(SearchStage):
             calibration.write(directory)
         return calibration.to_record(), calibration.selection.calibrator
 
-    def _final_score(self, head: Head, predictions: Mapping[str, Sequence[Prediction]]) -> FinalScore:
+    def _final_score(self, predictions: Mapping[str, Sequence[Prediction]]) -> FinalScore | None:
+        """Return the test figures with the head that was learned; None without one."""
+        if self.head is None:
+            return None
         vectors = self.heads.vectors_by_text()
-        return final_score(self.task, head, self.choice, predictions, vectors=vectors)
+        return final_score(self.task, self.head, self.choice, predictions, vectors=vectors)
 
     def _cost(self) -> float | None:
         """Return the US dollars of answers and reflection; None where no price is known."""
@@ -481,7 +484,7 @@ class FinalStage(SearchStage):
         made_seed = predictions["seed"]
         made_best = predictions["best"]
         comparison, credit = compare(rows, made_seed, made_best, labels=labels)
-        final = None if self.head is None else self._final_score(self.head, predictions)
+        final = self._final_score(predictions)
         now = self.tracker.now
         return OptimizationResult(
             task=self.task.name,
