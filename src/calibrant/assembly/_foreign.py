@@ -15,6 +15,7 @@ import pydantic
 from calibrant.cascade._methods import METHODS
 from calibrant.cascade._settings import LOOPER_KEYS, CascadeSettings, methods_with
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import JsonObject
 from calibrant.core._settings import Section, describe_problem, line_of, parse_toml, read_text
 from calibrant.routing._settings import (
     BanditSettings,
@@ -212,7 +213,7 @@ def _read_file(path: Path, expected: str) -> str:
     return read_text(path, missing)
 
 
-def _llm_table(text: str, path: Path) -> dict[str, Any]:
+def _llm_table(text: str, path: Path) -> JsonObject:
     try:
         table = parse_toml(text, path).get("llm")
     except ConfigurationError as error:
@@ -231,7 +232,7 @@ def _llm_table(text: str, path: Path) -> dict[str, Any]:
     return table
 
 
-def _zeph_providers(entries: object, reader: _Reader) -> Iterator[dict[str, Any]]:
+def _zeph_providers(entries: object, reader: _Reader) -> Iterator[JsonObject]:
     """Yield Zeph's providers as entries of ``[[routing.providers]]``."""
     if not isinstance(entries, list):
         reader.note(("llm", "providers"), "expected [[llm.providers]], got something else.")
@@ -298,7 +299,7 @@ class _Reader:
         page: str,
         root: tuple[str, ...] = (),
     ) -> None:
-        self.values: dict[str, Any] = {}
+        self.values: JsonObject = {}
         self.origins: dict[_Location, _Location] = {}
         self._path = path
         self._keys = keys
@@ -325,7 +326,7 @@ class _Reader:
                 return (*self.origins[location[:length]], *location[length:])
         return (*self._root, *location)
 
-    def known_values(self, table: object, place: _Location, names: Collection[str]) -> dict[str, Any]:
+    def known_values(self, table: object, place: _Location, names: Collection[str]) -> JsonObject:
         """Return the known values of a table; record unknown keys as problems."""
         where = ".".join(name for name in place if isinstance(name, str))
         if not isinstance(table, dict):
@@ -423,7 +424,7 @@ class _YamlLines:
         self._seen.add(id(node))
         if node.id == "sequence":
             return [self._plain(entry, (*at, n), loader, reader) for n, entry in enumerate(node.value)]
-        values: dict[str, Any] = {}
+        values: JsonObject = {}
         for key, value in node.value:
             name = str(key.value)
             place = (*at, name)

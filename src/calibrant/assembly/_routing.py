@@ -15,7 +15,7 @@ from calibrant.cascade._protocol import ROUTED, CascadeModel
 from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
 from calibrant.core._completion import STAND_INS, Client, ClientTraits
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import user_path
+from calibrant.core._files import JsonObject, user_path
 from calibrant.core._prediction import Journal
 from calibrant.core._predictor import Limits
 from calibrant.core._task import Task
@@ -137,7 +137,7 @@ def refuse_misleading_providers(
         refuse_misleading(own.name, options=options, method=classifier.method, space=space)
 
 
-def _provider_options(own: RoutingProviderSettings) -> dict[str, Any]:
+def _provider_options(own: RoutingProviderSettings) -> JsonObject:
     """Return the options of a provider, including its address."""
     return dict(own.options) | ({} if own.api_base is None else {"api_base": own.api_base})
 
@@ -173,7 +173,7 @@ def _shared_router(router: Router, settings: RoutingSettings, task_name: str, op
     return shared
 
 
-def _optional_parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str, Any]:
+def _optional_parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> JsonObject:
     """Return the optional components of a strategy: judge, triage, quality gate and coherence monitor."""
     parts: dict[str, Any] = {}
     if settings.strategy == "cascade" and settings.cascade.classifier_mode == "judge":

@@ -24,6 +24,7 @@ from calibrant.cascade._rules import KeepRule
 from calibrant.cascade.automix._frontier import bin_numbers
 from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import JsonObject
 from calibrant.core._fingerprint import Fingerprint, sha256_of
 from calibrant.core._ranks import tie_keys
 from calibrant.inference._classifier import Classifier
@@ -218,7 +219,7 @@ def _check_one_of(**options: object) -> None:
         )
 
 
-def _plan_record(plan: CascadePolicy) -> dict[str, Any]:
+def _plan_record(plan: CascadePolicy) -> JsonObject:
     """Return the number of models and a digest of all actions."""
     actions = sorted((seen, action.kind, action.model) for seen, action in plan.actions.items())
     return {"models": len(plan.k) + 1, "sha256": sha256_of(json.dumps([plan.k, actions]))}
@@ -324,7 +325,7 @@ def _check_fingerprints(classifiers: Sequence[Classifier], calibrators: Sequence
             )
 
 
-def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
+def _route_record(rule: EscalationRule, labels: Sequence[str]) -> JsonObject:
     """Return a rule's class and a digest of its decisions; the full rule if decisions depend on texts."""
     if isinstance(rule, KeepRule) and rule.splits:
         return {"class": type(rule).__qualname__, **rule.to_record()}

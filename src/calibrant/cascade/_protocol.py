@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import Record
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._prediction import Prediction, Usage
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
@@ -266,7 +266,7 @@ class BaseMethod(ABC):
         """
         return check_number(self.unit, native, "[0, 1]")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the method's name; subclasses add their settings."""
         return {"method": self.name}
 
@@ -306,7 +306,7 @@ def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
     return call
 
 
-def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
+def calibrator_record(calibrator: Calibrator | None) -> JsonObject | None:
     """Return a calibrator's class and a digest of its parameters, or of its outputs on a grid."""
     if calibrator is None:
         return None
@@ -320,7 +320,7 @@ def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
     return class_record(calibrator, learned.encode("utf-8", "surrogatepass"))
 
 
-def class_record(thing: object, learned: bytes) -> dict[str, Any]:
+def class_record(thing: object, learned: bytes) -> JsonObject:
     """Return an object's class name and a digest of its learned state, as JSON values."""
     return {"class": type(thing).__qualname__, "sha256": hashlib.sha256(learned).hexdigest()}
 

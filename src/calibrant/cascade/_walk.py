@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from calibrant.cascade._escalation import Policy
 from calibrant.cascade._methods import check_answer, task_section
@@ -31,7 +31,7 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
-from calibrant.core._files import Record
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Journal, Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Limits, Query
@@ -198,7 +198,7 @@ class Judge:
                 f"Expected context_of to be a function from texts to texts, or one text for all, got {context!r}."
             )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the settings that can change an assessment as JSON values."""
         context = self.context_of
         return {

@@ -19,6 +19,9 @@ SCHEMA_VERSION: Final = 1
 Record: TypeAlias = Mapping[str, Any]
 """JSON object that is read, and not changed."""
 
+JsonObject: TypeAlias = dict[str, Any]
+"""JSON object that belongs to whoever gets it."""
+
 _TEMPORARY = ".tmp"
 _XDG: Final = {"cache": ("XDG_CACHE_HOME", ".cache"), "state": ("XDG_STATE_HOME", ".local/state")}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError, DataError, ProviderError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._ranks import tie_ranks
 from calibrant.runs._rows import SavedRow, SavedRows
@@ -143,7 +143,7 @@ class AnchorComparison:
         after = now.pop()
         return None if before is None or after is None else (before, after)
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the comparison as JSON values."""
         return {
             "schema_version": SCHEMA_VERSION,

@@ -16,7 +16,7 @@ import numpy as np
 
 from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, write_atomically
 from calibrant.core._reported import writable
 from calibrant.core._rows import read_rows
 from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
@@ -272,7 +272,7 @@ class AskedRows:
             f"{threshold} on; {promise} {which} are right. The promise is about these rows, and no others."
         )
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the certificate as JSON values, as ``certificate.json`` holds it."""
         found = self.certificate
         names = ("certified", "threshold", "kept", "labels_used", "reason", "target", "delta", "metric")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject
 from calibrant.core._prediction import Interval
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
@@ -133,7 +133,7 @@ class RunComparison:
             one for one in self.differences if one.loss_gate and one.loss_gate.decision == "accepted"
         )
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the comparison as JSON values."""
         return {
             "schema_version": SCHEMA_VERSION,
@@ -143,7 +143,7 @@ class RunComparison:
         }
 
 
-def _difference_record(difference: RunDifference) -> dict[str, Any]:
+def _difference_record(difference: RunDifference) -> JsonObject:
     gate = difference.gate
     loss_gate = difference.loss_gate
     return {

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +20,7 @@ from calibrant.calibration._estimates import (
     rows_drawn,
 )
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, write_atomically
 from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered, probability_of
 from calibrant.runs._rows import SavedRows
 
@@ -55,9 +55,9 @@ class EstimatedRows:
     labels_used: int
     waiting: int
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the estimates as JSON values, as ``estimate.json`` holds them."""
-        record: dict[str, Any] = {
+        record: JsonObject = {
             "schema_version": SCHEMA_VERSION,
             "kind": "estimate",
             "source": self.rows.name,

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import SCHEMA_VERSION, Record
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, Record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, Prediction
 from calibrant.core._predictor import Limits, Predictor, Query, Stop
@@ -52,7 +52,7 @@ def run_fingerprint(
     *,
     kind: str = "evaluation",
     **engine: object,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the settings that determine an evaluation's rows, as in ``run.json``.
 
     Parameters

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import JsonObject, read_json_object
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
@@ -27,7 +27,7 @@ from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.evaluation._metrics import EvaluationResult
 from calibrant.metrics._intervals import bootstrap_interval, wilson_interval
-from calibrant.metrics._validation import Floats
+from calibrant.metrics._validation import Floats, RandomSource
 from calibrant.runs._directory import write_json
 from calibrant.runs._rows import UNKNOWN
 from calibrant.store._scores import Scope, ScopeSummary, Score
@@ -307,7 +307,7 @@ class EvaluationHistory:
         profile_name: str,
         strategy: Strategy = "full-history",
         alpha: float = 0.95,
-        rng: np.random.Generator | int | None = None,
+        rng: RandomSource = None,
     ) -> HistoryInterval:
         """Return the interval of the mean of the latest 1,000 scores of a scope.
 
@@ -500,7 +500,7 @@ class HistoryEntry:
     interval: HistoryInterval
     drift: Drift
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the entry as JSON values."""
         return asdict(self)
 
@@ -563,7 +563,7 @@ class RunScope:
         return entry
 
 
-def _columns(account_id: str, evaluator_id: str, profile_name: str) -> dict[str, Any]:
+def _columns(account_id: str, evaluator_id: str, profile_name: str) -> JsonObject:
     """Return the columns of a scope; ConfigurationError for a name that cannot be stored."""
     scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
     return dict(scope.columns())

@@ -20,7 +20,7 @@ from calibrant.calibration._thresholds import (
     suggest_thresholds,
 )
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Usage
@@ -215,7 +215,7 @@ class CalibrationResult:
             "replace: choose another directory, or a target accuracy that these rows bear."
         )
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the result as JSON values, as ``calibration.json`` holds them."""
         point = ("threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta")
         selection = self.selection
@@ -356,7 +356,7 @@ def calibrate_predictions(
             labels.append(label)
     fit, test = _halves(names, rng)
 
-    def of(rows: list[int]) -> dict[str, Any]:
+    def of(rows: list[int]) -> JsonObject:
         predicted = [labels[row] for row in rows] if len(labels) == len(names) else None
         return {"predicted": predicted, "ids": [names[row] for row in rows]}
 
@@ -397,7 +397,7 @@ def calibrate_search(predictions: SavedRows, request: CertificateRequest | None 
     return replace(result, certified=certified)
 
 
-def _earlier(path: Path) -> dict[str, Any] | None:
+def _earlier(path: Path) -> JsonObject | None:
     """Return an earlier calibration that was asked for a certificate; None without any."""
     if not path.exists():
         return None
@@ -512,7 +512,7 @@ class LearnedHead:
     left_out: int
     vectors: Usage = field(default_factory=Usage)
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the result as JSON values."""
         return {
             "kind": "head",

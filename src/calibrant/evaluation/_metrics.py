@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import SCHEMA_VERSION, Record
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, Record
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction, Usage
 from calibrant.core._reported import escaped_line
@@ -225,7 +225,7 @@ class EvaluationMetrics:
             return self.composite.answered_labels
         return AnsweredLabels.of(self.per_label) if self.per_label else None
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the metrics as JSON values, as ``metrics.json`` holds them."""
         numbers = asdict(self)
         labels = self.answered_labels
@@ -357,7 +357,7 @@ class EvaluationResult:
         rows = pandas_frame(columns, index=None if index is None else index[: len(records)])
         return rows.astype({name: kind for name, kind in _COLUMN_TYPES.items() if kind is not None})
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[JsonObject]:
         """Return the rows as records of ``predictions.jsonl``.
 
         Raises
@@ -471,7 +471,7 @@ EvaluationProgressListener: TypeAlias = Callable[[EvaluationProgress], None]
 """Called four times a second, and at the end; may be called from another thread."""
 
 
-def _interval(interval: Interval | None, correct: int, rows: int, denominator: str) -> dict[str, Any] | None:
+def _interval(interval: Interval | None, correct: int, rows: int, denominator: str) -> JsonObject | None:
     if interval is None:
         return None
     ends = {name: getattr(interval, name) for name in ("estimate", "lower", "upper", "level")}

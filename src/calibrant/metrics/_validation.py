@@ -17,6 +17,9 @@ Bools: TypeAlias = NDArray[np.bool_]
 Places: TypeAlias = NDArray[np.intp]
 """Positions of rows, or counts of them."""
 
+RandomSource: TypeAlias = np.random.Generator | int | None
+"""Generator of random numbers, or the seed of a new one; None seeds it afresh."""
+
 # Probabilities computed as exp of a sum may leave [0, 1] by this much; they are clipped.
 ROUNDING = 1e-6
 # Masked logits are often the least float32, about -3e38; beyond this, squares overflow.

@@ -25,6 +25,7 @@ from calibrant.heads._fit import cross_fitted
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
 from calibrant.metrics._structure import answer_summary
 from calibrant.metrics._validation import Floats
+from calibrant.optimization._prompt_parts import CandidateTexts
 
 FIRST: Final = 20
 """Rows of the first stage of a race."""
@@ -62,7 +63,7 @@ class RowScores:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidatedCandidate(RowScores):
-    """Candidate with its figures on validation rows.
+    """CandidateTexts with its figures on validation rows.
 
     Attributes
     ----------
@@ -90,7 +91,7 @@ class ValidatedCandidate(RowScores):
     0.75
     """
 
-    candidate: Mapping[str, str]
+    candidate: CandidateTexts
     score: float
     rows: int | None = None
     log_loss: float | None = None
@@ -115,7 +116,7 @@ class ValidationLog:
 
     def observe(
         self,
-        candidate: Mapping[str, str],
+        candidate: CandidateTexts,
         rows: Sequence[Mapping[str, object]],
         predictions: Sequence[Prediction],
     ) -> None:
@@ -123,7 +124,7 @@ class ValidationLog:
         if [row["input"] for row in rows] == self._inputs:
             self._predictions[frozenset(candidate.items())] = predictions
 
-    def predictions(self, candidate: Mapping[str, str]) -> Sequence[Prediction]:
+    def predictions(self, candidate: CandidateTexts) -> Sequence[Prediction]:
         """Return the predictions of a validated candidate, in the order of the rows."""
         return self._predictions[frozenset(candidate.items())]
 

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._rows import example_row, query_of
 from calibrant.adapters._state import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Prediction
@@ -26,7 +26,7 @@ from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._limits import Gate, rate_limit_waits
 from calibrant.optimization._choice import FIRST, detectable_gain
-from calibrant.optimization._prompt_parts import given_prompts
+from calibrant.optimization._prompt_parts import CandidateTexts, given_prompts
 from calibrant.optimization._proposers import ExemplarProposer, Reflection, name_of
 from calibrant.scoring import (
     BrierScoring,
@@ -329,7 +329,7 @@ class SearchStage:
         return predictor.meter if isinstance(predictor, BasePredictor) else None
 
 
-def queries_of(candidate: Mapping[str, str], rows: Iterable[Example]) -> list[Query]:
+def queries_of(candidate: CandidateTexts, rows: Iterable[Example]) -> list[Query]:
     """Return the queries that ask a candidate's prompt about rows."""
     return [query_of(dict(candidate), example_row(row)) for row in rows]
 
@@ -453,7 +453,7 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
     )
 
 
-def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> dict[str, Any]:
+def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> JsonObject:
     """Return the settings that determine the answers of a search, as stored in ``run.json``."""
     content = {
         "labels": task.labels.record(),

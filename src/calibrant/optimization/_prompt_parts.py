@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LABEL_DESCRIPTIONS, LabelSet, label_list, normalise_label
@@ -16,6 +16,9 @@ from calibrant.inference._demonstrations import Demonstration, DemonstrationForm
 if TYPE_CHECKING:
     from gepa.core.state import GEPAState
     from gepa.proposer.base import CandidateProposal
+
+CandidateTexts: TypeAlias = Mapping[str, str]
+"""Texts of one candidate of a search, by component, as in GEPA."""
 
 COMPONENT: Final = "system_prompt"
 DESCRIBED: Final = "prompt with label descriptions"

@@ -28,7 +28,7 @@ from calibrant.inference._demonstrations import Demonstration, one_line
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import call_options, open_client
-from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
+from calibrant.optimization._prompt_parts import CandidateTexts, PromptFormat, PromptParts, estimate_tokens
 
 if TYPE_CHECKING:
     from gepa.core.adapter import EvaluationBatch
@@ -181,7 +181,7 @@ class ExemplarProposer:
 
     def observe(
         self,
-        candidate: Mapping[str, str],
+        candidate: CandidateTexts,
         rows: Sequence[Record],
         predictions: Sequence[Prediction],
     ) -> None:
@@ -194,7 +194,7 @@ class ExemplarProposer:
 
     def __call__(
         self,
-        candidate: Mapping[str, str],
+        candidate: CandidateTexts,
         reflective_dataset: Mapping[str, Sequence[Record]],  # noqa: ARG002  (GEPA's signature)
         components_to_update: Sequence[str],  # noqa: ARG002
     ) -> dict[str, str]:
@@ -364,7 +364,7 @@ class ExemplarProposer:
         return self._rng.sample(items, len(items))
 
 
-def _answers_key(candidate: Mapping[str, str]) -> str:
+def _answers_key(candidate: CandidateTexts) -> str:
     """Return the key under which the answers of a candidate are recorded."""
     shown = candidate.get(DEMONSTRATED, "")
     return candidate[prompt_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
@@ -414,7 +414,7 @@ class Confusions:
 
     def observe(
         self,
-        candidate: Mapping[str, str],
+        candidate: CandidateTexts,
         rows: Sequence[Record],
         predictions: Sequence[Prediction],
     ) -> None:
@@ -422,7 +422,7 @@ class Confusions:
         pairs = [(str(row["input"]), str(row["answer"])) for row in rows]
         self._records["\0".join(candidate.values())].add(pairs, predictions)
 
-    def describe(self, candidate: Mapping[str, str]) -> str | None:
+    def describe(self, candidate: CandidateTexts) -> str | None:
         """Describe the costliest confusions, without row texts; None without confusions."""
         record = self._records["\0".join(candidate.values())]
         if not record.cost:

@@ -15,6 +15,7 @@ from calibrant.adapters._gepa import ConfidenceAdapter, decides, listed_prompt, 
 from calibrant.adapters._rows import example_row
 from calibrant.adapters._state import Thresholds
 from calibrant.core._errors import ConfigurationError, LimitReachedError
+from calibrant.core._files import JsonObject
 from calibrant.core._labels import LabelSet, split_label_list, takes_descriptions
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Limits, Predictor, Stop
@@ -328,7 +329,7 @@ def _divided_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teach
 
 def _opened_run(
     out: str | Path | NumberedDirectory | None,
-    fingerprint: dict[str, Any],
+    fingerprint: JsonObject,
     stack: ExitStack,
     *,
     limits: Limits,
@@ -472,9 +473,7 @@ def _adapter(
 
 
 @contextmanager
-def _opened_files(
-    directory: Path | None, fingerprint: dict[str, Any]
-) -> Iterator[tuple[JsonlStore, JsonlStore]]:
+def _opened_files(directory: Path | None, fingerprint: JsonObject) -> Iterator[tuple[JsonlStore, JsonlStore]]:
     """Open the journals of a run; if its directory disappears meanwhile, copy them to another one.
 
     Parameters

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from calibrant.optimization._plan import SearchPlan, SearchStage, queries_of
 from calibrant.optimization._prompt_parts import (
     COMPONENT,
     DESCRIBED,
+    CandidateTexts,
     NewAndBetter,
     NoCopies,
     given_prompts,
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
 
     from calibrant.core._predictor import Query
+
+    _Stopper: TypeAlias = Callable[[GEPAState[object, int]], bool]
 
 RACED: Final = 3
 """Candidates that are raced beside the seed, at most."""
@@ -182,9 +185,7 @@ class Search(SearchStage):
         budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
         repeats = self._repeat_watch()
         # Before the budget, which must know what these ask.
-        stoppers: list[Callable[[GEPAState[object, int]], bool]] = [
-            _once(lambda _state: self.plan.races and self._nothing_wrong())
-        ]
+        stoppers: list[_Stopper] = [_once(lambda _state: self.plan.races and self._nothing_wrong())]
         if not self._fresh:
             stoppers.append(self.tracker.should_stop)
         stoppers.append(_once(lambda state: self._add_given_prompts(state, valset, max_metric_calls)))
@@ -292,7 +293,7 @@ class Search(SearchStage):
         return Choice(validated=tuple(validated), chosen=chosen, second=second)
 
     def _raced(
-        self, candidate: Mapping[str, str], score: float, rows: Sequence[Example], screened: CandidateStanding
+        self, candidate: CandidateTexts, score: float, rows: Sequence[Example], screened: CandidateStanding
     ) -> ValidatedCandidate:
         """Return the figures of a candidate on the rows that a race asked it about."""
         queries = queries_of(candidate, rows)
@@ -305,7 +306,7 @@ class Search(SearchStage):
         )
 
     def _second(
-        self, candidates: Sequence[Mapping[str, str]], asked: Sequence[Sequence[Example]], chosen: int
+        self, candidates: Sequence[CandidateTexts], asked: Sequence[Sequence[Example]], chosen: int
     ) -> int | None:
         """Return the position of the second: asked about most rows, then lowest loss; None without one."""
 
@@ -318,7 +319,7 @@ class Search(SearchStage):
 
     def _validated(
         self,
-        candidate: Mapping[str, str],
+        candidate: CandidateTexts,
         score: float,
         rows: Sequence[Example],
         predictions: Sequence[Prediction],
@@ -327,7 +328,7 @@ class Search(SearchStage):
         scores = row_scores(answered_rows(rows, predictions), labels=self.task.labels)
         return ValidatedCandidate(**vars(scores), candidate=dict(candidate), score=score)
 
-    def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> CandidateStanding:
+    def _standing(self, candidate: CandidateTexts, rows: Sequence[Example]) -> CandidateStanding:
         labels = self.task.labels
         predictions = self._ask(queries_of(candidate, rows))
         return standing(
@@ -365,7 +366,7 @@ class RepeatWatch:
         Repeated proposals in a row that end the search; None never ends it.
     """
 
-    def __init__(self, candidates: Sequence[Mapping[str, str]], *, writer: str, most: int | None) -> None:
+    def __init__(self, candidates: Sequence[CandidateTexts], *, writer: str, most: int | None) -> None:
         self._known = {(name, text.strip()) for candidate in candidates for name, text in candidate.items()}
         self._writer = writer
         self._most = most
@@ -405,7 +406,7 @@ class _FileLogger:
                 file.write(f"{message}\n")
 
 
-def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPAState[object, int]], bool]:
+def _once(decide: _Stopper) -> _Stopper:
     """Return a stopper for GEPA that decides at its first call and repeats that decision."""
     decided: list[bool] = []
 

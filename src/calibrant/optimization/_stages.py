@@ -47,7 +47,7 @@ from calibrant.optimization._choice import (
     beats,
 )
 from calibrant.optimization._plan import PERFECT, SCREENED, SearchStage, queries_of
-from calibrant.optimization._prompt_parts import COMPONENT, ShownTexts
+from calibrant.optimization._prompt_parts import COMPONENT, CandidateTexts, ShownTexts
 from calibrant.optimization._result import (
     FinalScore,
     OptimizationResult,
@@ -160,7 +160,7 @@ class HeadStage(SearchStage):
         )
         return replace(choice, chosen=by_head.chosen, by_head=by_head)
 
-    def _asked_under_both(self, pair: Sequence[Mapping[str, str]]) -> list[Example]:
+    def _asked_under_both(self, pair: Sequence[CandidateTexts]) -> list[Example]:
         """Return the validation rows that the budget allows under both candidates; [] if they are too few.
 
         Whichever of them is kept, all rows that teach its head are paid first.
@@ -315,7 +315,7 @@ class FinalStage(SearchStage):
             self.heads.features |= _features_of(self.task.test, asked["best"])
         return predictions
 
-    def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
+    def _predict(self, candidate: CandidateTexts) -> list[Prediction]:
         predictions = ask(
             self.adapter.predictor,
             queries_of(candidate, self.task.test),
@@ -331,14 +331,14 @@ class FinalStage(SearchStage):
             )
         return predictions
 
-    def _corrected(self, candidate: Mapping[str, str], predictions: Sequence[Prediction]) -> list[Prediction]:
+    def _corrected(self, candidate: CandidateTexts, predictions: Sequence[Prediction]) -> list[Prediction]:
         """Return the test predictions, corrected for the label prior if the plan says so."""
         if self.plan.prior_correction is not None:
             predictions = self._without_prior(candidate, predictions)
         return [replace(prediction, features=None) for prediction in predictions]
 
     def _without_prior(
-        self, candidate: Mapping[str, str], predictions: Sequence[Prediction]
+        self, candidate: CandidateTexts, predictions: Sequence[Prediction]
     ) -> list[Prediction]:
         """Return the test predictions without the label prior of a candidate."""
         queries = queries_of(candidate, self.task.test)

@@ -13,9 +13,16 @@ import numpy as np
 import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import Record
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._settings import Amount, Count, Number
-from calibrant.metrics._validation import Floats, as_numbers, check_count, check_number, check_values
+from calibrant.metrics._validation import (
+    Floats,
+    RandomSource,
+    as_numbers,
+    check_count,
+    check_number,
+    check_values,
+)
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import Observation, RouterTraits, RoutingRequest, check_costs, unit_vector
 
@@ -289,7 +296,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
         cost_weight: float = 0.1,
         decay_factor: float = 0.99,
         costs: Mapping[str, float] | None = None,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+        rng: RandomSource = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
         self._alpha = check_number("alpha", alpha, "[0, inf)")
@@ -360,7 +367,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
             tally.quality = tally.quality.plus(observation.quality, decay=self._decay)
         self._model.learn(self._providers.index(observation.provider), context, reward)
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         """Return the learnt state and the settings as JSON values, about ``6 * dim ** 2`` bytes per provider.
 
         `alpha` and `decay_factor` are for inspection only; `restore` ignores them.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
-import numpy as np
 import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import Record
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._settings import Count
+from calibrant.metrics._validation import RandomSource
 from calibrant.routing._protocol import (
     Observation,
     ProviderStanding,
@@ -63,7 +63,7 @@ class TallyRouter(ABC, Generic[_T]):
         self,
         providers: Sequence[str],
         *,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002 (subclasses use it)
+        rng: RandomSource = None,  # noqa: ARG002 (subclasses use it)
     ) -> None:
         self._providers = check_providers(providers)
         self._form = pydantic.TypeAdapter(self.tally_kind)
@@ -147,7 +147,7 @@ class TallyRouter(ABC, Generic[_T]):
         del values["observations"]
         return values
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         """Return the tallies as JSON values; floats keep every bit."""
         records = {
             name: self._form.dump_python(tally, mode="json", warnings=False)
@@ -206,7 +206,7 @@ def provider_names(settings: Record) -> tuple[str, ...]:
     return tuple(own["name"] if own["alias"] is None else own["alias"] for own in providers)
 
 
-def provider_values(settings: Record, key: str) -> dict[str, Any] | None:
+def provider_values(settings: Record, key: str) -> JsonObject | None:
     """Return the values of one key of the providers, by name; None if no provider has it."""
     values = [own[key] for own in settings["providers"]]
     named = zip(provider_names(settings), values, strict=True)
@@ -284,7 +284,7 @@ class TaskRouter(TallyRouter[ProviderTally]):
         providers: Sequence[str],
         *,
         tasks: Mapping[str, str],
-        rng: np.random.Generator | int | None = None,
+        rng: RandomSource = None,
     ) -> None:
         super().__init__(providers, rng=rng)
         self._tasks = check_table("tasks", tasks)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import JsonObject
 from calibrant.metrics._validation import Floats, check_number
 
 
@@ -238,7 +239,7 @@ class Router(Protocol):
         """
         ...
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         """Return the learnt state as JSON values; it may be empty before any observation."""
         ...
 
@@ -306,7 +307,7 @@ def check_known(option: str, names: Iterable[str], providers: Sequence[str]) -> 
         )
 
 
-def check_table(option: str, table: object) -> dict[str, Any]:
+def check_table(option: str, table: object) -> JsonObject:
     """Return a table as a dict.
 
     Raises

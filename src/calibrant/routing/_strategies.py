@@ -12,7 +12,7 @@ import numpy as np
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import Record
 from calibrant.core._settings import Amount, Count, Number, Share
-from calibrant.metrics._validation import check_count, check_number
+from calibrant.metrics._validation import RandomSource, check_count, check_number
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import (
     Observation,
@@ -103,7 +103,7 @@ class EMARouter(TallyRouter[_EMATally]):
         *,
         alpha: float = 0.1,
         reorder_interval: int = 10,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+        rng: RandomSource = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
         self._alpha = check_number("alpha", alpha, "(0, 1]")
@@ -254,7 +254,7 @@ class ThompsonRouter(TallyRouter[_BetaTally]):
         providers: Sequence[str],
         *,
         decay: float = 1.0,
-        rng: np.random.Generator | int | None = None,
+        rng: RandomSource = None,
     ) -> None:
         super().__init__(providers)
         self._decay = check_number("decay", decay, "(0, 1]")
@@ -433,7 +433,7 @@ class CascadeRouter(TallyRouter[_QualityTally]):
         max_cascade_tokens: int | None = None,
         window_size: int | None = None,
         classifier_mode: ClassifierMode = "heuristic",
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+        rng: RandomSource = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
         self._cheapest_first = _cheapest_first(self._providers, cost_tiers, costs)
@@ -563,7 +563,7 @@ class TriageRouter(TallyRouter[_TierTally]):
         *,
         tiers: Mapping[str, str],
         context_windows: Mapping[str, int] | None = None,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+        rng: RandomSource = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
         table = check_table("tiers", tiers)

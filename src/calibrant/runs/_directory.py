@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._files import (
+    JsonObject,
     Record,
     is_in_place,
     read_json_object,
@@ -222,7 +223,7 @@ def method_of_rows(directory: Path) -> Record | None:
     return None
 
 
-def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:
+def read_origin(directory: Path) -> tuple[Path, JsonObject] | None:
     """Return the path and the content of a run's manifest or result; None without such a file.
 
     A search leaves ``result.json`` beside ``run.json``: the result counts, as it holds the prompt that was chosen.
@@ -345,7 +346,7 @@ def locked_folder(path: Path, busy: str) -> Iterator[None]:
         os.close(handle)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> JsonObject:
     """Return the manifest record of a run, ``run.json``.
 
     Raises

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import DataError, StateError
-from calibrant.core._files import SCHEMA_VERSION, Record
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, Record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._prediction import (
     LabelDistribution,
@@ -83,7 +83,7 @@ CountRow: TypeAlias = Callable[[Record], None]
 """Called with the record of a row that has its final prediction; raises KeyError, TypeError or ValueError otherwise."""
 
 
-def row_record(index: int, example: Example, prediction: Prediction, *, prompt: str = "") -> dict[str, Any]:
+def row_record(index: int, example: Example, prediction: Prediction, *, prompt: str = "") -> JsonObject:
     """Return a saved row as JSON values.
 
     All rows have the fields `COLUMNS`. ``correct`` is None if the row failed with a transport error, or its true label
@@ -147,8 +147,8 @@ def row_record(index: int, example: Example, prediction: Prediction, *, prompt: 
     return record
 
 
-def _steps_and_sketch(prediction: Prediction) -> dict[str, Any]:
-    record: dict[str, Any] = {}
+def _steps_and_sketch(prediction: Prediction) -> JsonObject:
+    record: JsonObject = {}
     if prediction.steps:
         record["steps"] = [step_to_record(step) for step in prediction.steps]
         record["accepted"] = prediction.accepted
@@ -163,7 +163,7 @@ def origin_record(example: Example) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _part(part: Part, truth: str | None) -> dict[str, Any]:
+def _part(part: Part, truth: str | None) -> JsonObject:
     return {
         "name": part.name,
         "label": part.label,
@@ -437,7 +437,7 @@ class _Evidence:
         if self.label_set is None and isinstance(values.get("probabilities"), dict):
             self.label_set = tuple(values["probabilities"])
 
-    def fingerprint(self, origin: tuple[Path, dict[str, Any]]) -> Fingerprint | None:
+    def fingerprint(self, origin: tuple[Path, JsonObject]) -> Fingerprint | None:
         """Return the fingerprint that a run's manifest or result records; None while too little is known."""
         source, record = origin
         if self.space is None:
@@ -497,7 +497,7 @@ def read_fingerprint(directory: Path) -> Fingerprint | None:
     return None
 
 
-def _json_object(line: bytes, *, required: Sequence[str] = ()) -> dict[str, Any]:
+def _json_object(line: bytes, *, required: Sequence[str] = ()) -> JsonObject:
     try:
         record = json.loads(line)
     except RecursionError as error:

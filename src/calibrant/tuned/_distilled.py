@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import JsonObject, write_atomically
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Outcome
 from calibrant.core._rows import Example
@@ -98,7 +98,7 @@ class Distilled:
         """File of the model's answers to the held-out rows, with which a plan pairs those of the student."""
         return self.directory / MODEL_ROWS
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the result as JSON values."""
         counts = ("source", "name", "rows", "taught", "held_out", "left_out", "labelled")
         found = self.certified
@@ -238,7 +238,7 @@ def distill(
     )
 
 
-def _figures(own: SavedRows, rows: Sequence[_ModelRow]) -> dict[str, Any]:
+def _figures(own: SavedRows, rows: Sequence[_ModelRow]) -> JsonObject:
     """Return the figures of a student's answers beside those of the model."""
     by_model = np.array([row.label == row.answer for row in rows])
     known = np.array([row.truth is not None for row in rows])

@@ -20,7 +20,7 @@ import pydantic
 from calibrant.calibration._calibrators import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._files import Record, decoding_problem, without_doubles
+from calibrant.core._files import JsonObject, Record, decoding_problem, without_doubles
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
 from calibrant.core._settings import Section
@@ -71,7 +71,7 @@ class Manifest(Section):
     kind: str
     version: int
     calibrant: str
-    fingerprint: dict[str, Any]
+    fingerprint: JsonObject
     files: dict[str, _FileEntry]
     sha256: str
 
@@ -211,7 +211,7 @@ def read_folder(path: Path) -> tuple[Manifest, dict[str, Any]]:
         raise StateError(f"{path}: expected a bundle's folder, got none: make one with `calibrant export`.")
     manifest = _read_manifest(path)
     _check_file_names(path, set(manifest.files))
-    content: dict[str, Any] = {}
+    content: JsonObject = {}
     for name, entry in manifest.files.items():
         text = _read_listed_file(path / name, entry)
         content[name] = parse_json(text, path / name) if name.endswith(".json") else text
@@ -333,9 +333,9 @@ class _Settings(Section):
         See `Tuned`.
     """
 
-    tasks: Annotated[tuple[dict[str, Any], ...], pydantic.Field(min_length=1)]
+    tasks: Annotated[tuple[JsonObject, ...], pydantic.Field(min_length=1)]
     prompt_for_all: Annotated[bool, pydantic.Field(strict=True)]
-    description: dict[str, Any] | None
+    description: JsonObject | None
 
 
 def save(tuned: Tuned, folder: str | Path) -> Tuned:
@@ -422,7 +422,7 @@ def _student_names(tasks: Sequence[RecordedTask]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name.startswith(STUDENT)]
 
 
-def _settings(tuned: Tuned) -> dict[str, Any]:
+def _settings(tuned: Tuned) -> JsonObject:
     """Return the contents of ``settings.json``."""
     tasks = []
     for number, own in enumerate(tuned.tasks):
@@ -540,8 +540,8 @@ class _FolderReader:
         heads = [read_student_file(self._folder / file) for file in files]
         return dict(zip(names, heads, strict=True))
 
-    def _thresholds(self) -> dict[str, Any]:
-        thresholds: dict[str, Any] = self._content["thresholds.json"]
+    def _thresholds(self) -> JsonObject:
+        thresholds: JsonObject = self._content["thresholds.json"]
         if set(thresholds) != set(thresholds_of(None)):
             named = ", ".join(sorted(thresholds_of(None)))
             raise self._damage(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from calibrant.assembly._sections import open_classifier, routing_settings
 from calibrant.core._completion import Client
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import Record, read_run_record
+from calibrant.core._files import JsonObject, Record, read_run_record
 from calibrant.core._fingerprint import asked_text
 from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits
@@ -322,12 +322,12 @@ def _differences(recorded: RecordedTask, description: Record) -> list[str]:
     return differs
 
 
-def _record(path: Path) -> dict[str, Any] | None:
+def _record(path: Path) -> JsonObject | None:
     """Return the JSON object in a file; None for a missing file."""
     return read_run_record(path, remedy="run it again") if path.exists() else None
 
 
-def _description(path: Path, manifest: Record | None) -> dict[str, Any]:
+def _description(path: Path, manifest: Record | None) -> JsonObject:
     """Return the stored `Classifier.describe` of a run, without the endpoint's address."""
     source = path / MANIFEST
     found = manifest
@@ -603,6 +603,6 @@ def _check_description(tuned: Tuned, classifier: BasePredictor) -> None:
         )
 
 
-def _without_address(record: dict[str, Any]) -> dict[str, Any]:
+def _without_address(record: JsonObject) -> JsonObject:
     # Addresses may differ between machines without changing the model.
     return {name: value for name, value in record.items() if name != "endpoint"}

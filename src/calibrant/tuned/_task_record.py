@@ -12,7 +12,7 @@ import pydantic
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import Record, read_record, write_record
+from calibrant.core._files import JsonObject, Record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._rows import Columns
 from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
@@ -71,8 +71,8 @@ class RunSettings(Section):
         True if the run replaced the task's prompt, for all models of a cascade.
     """
 
-    tasks: Annotated[tuple[dict[str, Any], ...], pydantic.Field(min_length=1)]
-    plan: dict[str, Any] | None
+    tasks: Annotated[tuple[JsonObject, ...], pydantic.Field(min_length=1)]
+    plan: JsonObject | None
     prompt_for_all: Annotated[bool, pydantic.Field(strict=True)]
 
 
@@ -156,7 +156,7 @@ def with_model_alone(task: Task, model: str | None, *, api_base: str | None = No
     return replace(task, model=replaced_model(task.model, model, api_base=api_base))
 
 
-def task_to_record(task: Task) -> dict[str, Any]:
+def task_to_record(task: Task) -> JsonObject:
     """Return a task's settings as JSON values, including those in a cascade's YAML file.
 
     Raises
@@ -202,7 +202,7 @@ def without_credentials(task: Task) -> RecordedTask:
     return task_from_record(task_to_record(task), place=Path(task.name))
 
 
-def recorded_task(own: RecordedTask) -> dict[str, Any]:
+def recorded_task(own: RecordedTask) -> JsonObject:
     """Return the record of a task; options that an earlier record left out stay named."""
     record = task_to_record(own.task)
     left_out = {**own.left_out, **record["left_out"]}

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
+from typing import ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.cascade._protocol import (
@@ -29,7 +29,7 @@ from calibrant.core._errors import (
     LogprobsUnavailableError,
     NotFittedError,
 )
-from calibrant.core._files import Record
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._prediction import Token
 from calibrant.logprobs._completion import IMPOSSIBLE
 from calibrant.logprobs._fields import UnparsedError, align, field_value
@@ -339,7 +339,7 @@ class _TokenMethod(BaseMethod):
             return NoEvidence(reason=str(error))
         return Assessment(confidence=self.to_confidence(native), native=native)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the method's name and settings."""
         return {**super().describe(), "token_filter": self.token_filter}
 
@@ -541,7 +541,7 @@ class Hybrid(_TokenMethod):
         shares = [weight * half.to_confidence(half._measure(tokens)) for weight, half in parts if weight > 0]  # noqa: SLF001
         return min(sum(shares), 1.0)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the method's name and settings."""
         weights = {"logprob_weight": float(self.logprob_weight), "margin_weight": float(self.margin_weight)}
         return {**super().describe(), **weights}
@@ -621,6 +621,6 @@ class LabelProbability(BaseMethod):
         """
         return math.exp(check_number("the natural logarithm of a probability", native, "(-inf, 0]"))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the method's name, and a digest of its calibrator."""
         return {**super().describe(), "calibrator": calibrator_record(self.calibrator)}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, Self
 from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence, is_share
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError, ProviderError
-from calibrant.core._files import Record
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
 from calibrant.core._predictor import Limits, Query
@@ -342,7 +342,7 @@ class Verifier:
             remarks.append(f"{unreadable} of {total} samples cannot be read, the first: {shown}")
         return "; ".join(remarks)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the settings that can change a verification as JSON values, free of credentials."""
         described = self._classifier.describe()
         asked = {name: described[name] for name in ("model", "endpoint", "options")}
@@ -552,7 +552,7 @@ class AutoMixEntailment(BaseMethod):
             confidence=share, native=share, reason=_remark(reply), usage=usage, attempts=attempts
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the settings of the verifier, or its address, and the settings of the question."""
         who = {"url": self.url} if self.verifier is None else {"verifier": self.verifier.describe()}
         return {**super().describe(), **who, "include_task": True}

@@ -18,11 +18,11 @@ from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._meta import POMDPMetaVerifier
 from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import Record, damaged_record, read_record, write_record
+from calibrant.core._files import JsonObject, Record, damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
 from calibrant.metrics._intervals import bootstrap_interval, paired_comparison, wilson_interval
-from calibrant.metrics._validation import Floats, Places, check_number
+from calibrant.metrics._validation import Floats, Places, RandomSource, check_number
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
@@ -201,9 +201,9 @@ class PricedPolicy:
         """Share of rows answered by the first model."""
         return self.shares[0]
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return policy and figures as JSON values."""
-        record: dict[str, Any] = TypeAdapter(PricedPolicy).dump_python(self, mode="json")
+        record: JsonObject = TypeAdapter(PricedPolicy).dump_python(self, mode="json")
         return record
 
 
@@ -213,7 +213,7 @@ def price_policy(
     prices: Prices,
     *,
     held_out: bool,
-    rng: np.random.Generator | int | None,
+    rng: RandomSource,
 ) -> PricedPolicy:
     """Return cost and accuracy of a policy on rows, with 95 % intervals.
 
@@ -761,10 +761,10 @@ class CascadePlan:
             **cast("dict[str, Any]", {"method": self.method, **decides, **options}),
         )
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the plan as JSON values."""
         derived = ("threshold", "tied_confidence", "tied_share", "certified")  # for readers of the file
-        record: dict[str, Any] = TypeAdapter(CascadePlan).dump_python(self, mode="json")
+        record: JsonObject = TypeAdapter(CascadePlan).dump_python(self, mode="json")
         return {**record, **{name: getattr(self, name) for name in derived}}
 
     @classmethod

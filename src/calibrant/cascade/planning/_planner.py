@@ -36,7 +36,7 @@ from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._prediction import Interval
 from calibrant.core._ranks import DEFAULT_KEY, tie_keys, tie_ranks
 from calibrant.metrics._intervals import paired_comparison
-from calibrant.metrics._validation import Places, check_number
+from calibrant.metrics._validation import Places, RandomSource, check_number
 
 CertifyOn = Literal["all", "half"]
 """Rows that a certified plan is tested on."""
@@ -67,7 +67,7 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     certify_on: CertifyOn = "all",
     method: str = "label_probability",
     key: str = DEFAULT_KEY,
-    rng: np.random.Generator | int | None = None,
+    rng: RandomSource = None,
 ) -> CascadePlan:
     """Plan a cascade from one recorded run per model, with cost, accuracy and certificate.
 
@@ -174,7 +174,7 @@ def replay(
     *sources: RunSource,
     costs: Sequence[float] | None = None,
     verifier_cost: float | Sequence[float] | None = None,
-    rng: np.random.Generator | int | None = None,
+    rng: RandomSource = None,
 ) -> PricedPolicy:
     """Return cost and accuracy of a policy on recorded runs, with 95 % intervals; no model is called.
 
