@@ -18,6 +18,7 @@ from calibrant.runs._rows import UNKNOWN, SavedRows, sketch_of
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
 _LOW_LABEL_MASS: Final = "rows with a low label mass, share of the answered ones"
 _SKETCHES: Final = 1000
+_INTERVAL: Final = ("estimate", "lower", "upper", "level")
 
 # Name, measured value (a number, or a record with estimate, lower, upper and level; None is no figure), and rows.
 _Measured: TypeAlias = tuple[str, Any, Any]
@@ -110,7 +111,7 @@ def _sketches(predictions: SavedRows) -> Sketches | None:
 
 def _figure(name: str, value: Record | float, rows: Any) -> Figure:  # noqa: ANN401 (numpy's, too)
     record = value if isinstance(value, Mapping) else {"estimate": value}
-    numbers = {key: float(record[key]) for key in ("estimate", "lower", "upper", "level") if key in record}
+    numbers = {key: float(record[key]) for key in _INTERVAL if key in record}
     return Figure(name=name, **numbers, rows=int(rows))
 
 
@@ -133,8 +134,7 @@ def figure_warnings(figures: Iterable[Figure]) -> list[str]:
 def _share(count: int, rows: int) -> dict[str, float]:
     """Return a share of rows with its Wilson interval."""
     interval = wilson_interval(count, rows)
-    ends = {"lower": interval.lower, "upper": interval.upper, "level": interval.level}
-    return {"estimate": count / rows, **ends}
+    return {name: getattr(interval, name) for name in _INTERVAL}
 
 
 def _evaluation_figures(metrics: Record) -> Iterator[_Measured]:

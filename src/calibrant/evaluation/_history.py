@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,7 +37,6 @@ Strategy = Literal["none", "full-history"]
 
 _LATEST: Final = 1_000
 _LEAST: Final = 2
-_STRATEGIES: Final = ("none", "full-history")
 _ALWAYS: Final = "always"
 
 SCORE_TYPES: Final[Mapping[str, ScoreType]] = MappingProxyType(
@@ -337,9 +336,9 @@ class EvaluationHistory:
             The database cannot be read.
         """
         scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
-        if strategy not in _STRATEGIES:
+        if strategy not in get_args(Strategy):
             raise ConfigurationError(
-                f"Expected strategy to be one of {', '.join(_STRATEGIES)}, got {strategy!r}."
+                f"Expected strategy to be one of {', '.join(get_args(Strategy))}, got {strategy!r}."
             )
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1.0:
             raise ConfigurationError(

@@ -63,7 +63,7 @@ class RowScores:
 
 @dataclass(frozen=True, kw_only=True)
 class ValidatedCandidate(RowScores):
-    """CandidateTexts with its figures on validation rows.
+    """Candidate with its figures on validation rows.
 
     Attributes
     ----------

@@ -211,7 +211,7 @@ def distill(
     directory = Path(out)
     refuse_taken(directory)
     saved = SavedRows.load(place)
-    if saved.fields & {"parts"}:
+    if "parts" in saved.fields:
         raise ConfigurationError(f"{place}: expected one label a row, got answers that hold several.")
     task = _task_of(place, saved)
     rows = [*_model_rows(saved, task.labels)]
@@ -282,12 +282,12 @@ def _task_of(place: Path, saved: SavedRows) -> Task:
 
 def _model_rows(saved: SavedRows, labels: LabelSet) -> Iterator[_ModelRow]:
     for row in saved.rows():
-        usable = row.outcome is not Outcome.ERROR and row.input is not None and row.input.strip()
+        text = row.input or ""
         label = None if row.label is None else labels.canonical(row.label)
-        if not usable or label is None or row.input is None:
+        if row.outcome is Outcome.ERROR or not text.strip() or label is None:
             continue
         truth = None if row.answer is None else labels.canonical(row.answer)
-        yield _ModelRow(saved=row, text=row.input, label=label, truth=truth)
+        yield _ModelRow(saved=row, text=text, label=label, truth=truth)
 
 
 def _halves(rows: Sequence[_ModelRow], *, name: str, seed: int) -> tuple[list[_ModelRow], list[_ModelRow]]:
