@@ -68,14 +68,12 @@ class Dataset:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ConfigurationError(f"Expected a limit of at least 1 row, got {self.limit}.")
+        _check_limit(self.limit)
 
     def __iter__(self) -> Iterator[Example]:
         path = self.source.path
         for example, line in islice(self.source.examples(), self.limit):
-            answer = check_answer(example, self.labels, path=path, line=line)
-            yield example if answer == example.answer else replace(example, answer=answer)
+            yield _with_answer(example, check_answer(example, self.labels, path=path, line=line))
 
 
 class UnlabelledTexts:
@@ -147,8 +145,7 @@ class UnlabelledFile(UnlabelledTexts):
         limit: int | None = None,
     ) -> None:
         super().__init__()
-        if limit is not None and limit < 1:
-            raise ConfigurationError(f"Expected a limit of at least 1 row, got {limit}.")
+        _check_limit(limit)
         self.path = path
         self.text = text
         self.csv = columns.csv
@@ -193,6 +190,15 @@ class UnlabelledFile(UnlabelledTexts):
             context=context or None,
             row_id=row_id_of(row, self._row_id),
         )
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"Expected a limit of at least 1 row, got {limit}.")
+
+
+def _with_answer(example: Example, answer: str) -> Example:
+    return example if answer == example.answer else replace(example, answer=answer)
 
 
 def _text_or_nothing(row: Row, column: str) -> str:
@@ -261,7 +267,7 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
             answer = check_answer(example, labels)
         except DataError as error:
             raise DataError(f"row {number}: {error}") from error
-        yield example if answer == example.answer else replace(example, answer=answer)
+        yield _with_answer(example, answer)
 
 
 def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:

@@ -178,12 +178,8 @@ class HistoryDrift:
 
     def to_record(self) -> dict[str, Any]:
         """Return the distances as JSON values."""
-        flags = {
-            "labels_drifted": self.labels_drifted,
-            "confidence_drifted": self.confidence_drifted,
-            "topics_drifted": self.topics_drifted,
-        }
-        return {**asdict(self), **flags}
+        flags = ("labels_drifted", "confidence_drifted", "topics_drifted")
+        return {**asdict(self), **{name: getattr(self, name) for name in flags}}
 
     def lines(self, *, all_of_them: bool) -> Iterator[str]:
         """Yield lines on what has drifted, or on everything that was compared."""

@@ -208,7 +208,8 @@ class LabelFile:
             require_parquet()
         if file_format == "xlsx":
             require_excel("--format xlsx")
-        if source is not None and directory.resolve() in (source.resolve(), *source.resolve().parents[:1]):
+        taken = () if source is None else (source.resolve(), source.resolve().parent)
+        if directory.resolve() in taken:
             raise ConfigurationError(
                 f"Expected an output directory apart from the input, got {directory} for {source}: choose another "
                 "one, as its files are written anew."

@@ -138,16 +138,19 @@ class _RunReader:
 
     def tuned(self) -> Tuned:
         """Return the tuned classifier of the run."""
-        if self._texts_left_out:
-            return self._without_texts()
-        head, prior_correction = self._corrections()
-        return Tuned(
+        asked = Tuned(
             path=self._path,
             tasks=self._tasks,
             plan=self._settings.plan,
             prompt_for_all=self._settings.prompt_for_all,
             description=self._description,
             fingerprint=self._fingerprint,
+        )
+        if self._texts_left_out:
+            return self._without_texts(asked)
+        head, prior_correction = self._corrections()
+        return replace(
+            asked,
             head=head,
             prior_correction=prior_correction,
             calibrator=self._calibrator(),
@@ -173,22 +176,21 @@ class _RunReader:
                 thresholds=None if in_turn else thresholds_of(self._calibration),
             )
 
-    def _without_texts(self) -> Tuned:
-        """Return the value without demonstrations, and without all that was learned or measured with them."""
-        first, *others = self._tasks
+    @staticmethod
+    def _without_texts(tuned: Tuned) -> Tuned:
+        """Return a value without demonstrations, and without all that was learned or measured with them."""
+        first, *others = tuned.tasks
         task = replace(first.task, demonstrations=None, train=())
-        description = self._description
+        description = tuned.description
         if description is not None:
             kept = {key: value for key, value in description.items() if key not in {"demonstrations", "head"}}
             description = {**kept, "label_prior": None}
         asked = asked_text(task.prompt, task.user_template)
-        return Tuned(
-            path=self._path,
+        return replace(
+            tuned,
             tasks=(replace(first, task=task), *others),
-            plan=self._settings.plan,
-            prompt_for_all=self._settings.prompt_for_all,
             description=description,
-            fingerprint=replace(self._fingerprint, prompt=asked),
+            fingerprint=replace(tuned.fingerprint, prompt=asked),
         )
 
     def _prompted_tasks(self) -> tuple[RecordedTask, ...]:
