@@ -344,14 +344,16 @@ class _Reader:
     def take(self, table: object, prefix: str = "") -> None:
         """Read the settings of a table and of the tables in it; `prefix` begins their keys."""
         place = (*self._root, *prefix.split(".")[:-1])
-        known = (key.removeprefix(prefix).partition(".")[0] for key in self._keys if key.startswith(prefix))
-        for name, value in self.known_values(table, place, dict.fromkeys(known)).items():
+        inner = (key.removeprefix(prefix) for key in self._keys if key.startswith(prefix))
+        known = dict.fromkeys(key.partition(".")[0] for key in inner)
+        for name, value in self.known_values(table, place, known).items():
             key = prefix + name
             is_table = any(other.startswith(f"{key}.") for other in self._keys)
             if is_table and (isinstance(value, dict) or key not in self._keys):
                 self.take(value, f"{key}.")
             else:
-                self._set(tuple(self._keys[key].split(".")), value, (*place, name))
+                location = tuple(self._keys[key].split("."))
+                self._set(location, value, (*place, name))
 
     def _set(self, location: _Location, value: object, place: _Location) -> None:
         table = self.values

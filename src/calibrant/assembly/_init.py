@@ -488,10 +488,11 @@ def lacks_header(first: Mapping[str, str], others: Sequence[Column]) -> bool:
         The columns of the rows below.
     """
     for column in others:
-        cell = first.get(column.name, "")
-        if column.could_be_label and not column.is_value and normalise_label(cell) in column.counts:
-            return True
-        if column.is_value and (_NUMBER.fullmatch(cell.strip()) or _DATE.fullmatch(cell.strip())):
+        cell = first.get(column.name, "").strip()
+        if column.is_value:
+            if _NUMBER.fullmatch(cell) or _DATE.fullmatch(cell):
+                return True
+        elif column.could_be_label and normalise_label(cell) in column.counts:
             return True
     return False
 
@@ -648,11 +649,12 @@ def _label_reason(column: Column) -> str:
 def _gain(texts: Sequence[str], answers: Sequence[str]) -> float:
     """Return the share of the majority baseline's mistakes that naive Bayes on words avoids, leaving one row out."""
     n_labels = len({normalise_label(answer) for answer in answers if answer.strip()})
-    rows = [
-        (set(text.casefold().split()), normalise_label(answer))
-        for text, answer in zip(texts, answers, strict=True)
-        if answer.strip()
-    ][: min(_MAX_SCORED_ROWS, _MAX_SCORES // n_labels)]
+    most = min(_MAX_SCORED_ROWS, _MAX_SCORES // n_labels)
+    rows: list[tuple[set[str], str]] = []
+    for text, answer in zip(texts, answers, strict=True):
+        if answer.strip() and len(rows) < most:
+            words = set(text.casefold().split())
+            rows.append((words, normalise_label(answer)))
     labels = Counter(answer for _, answer in rows)
     rows_with = {label: Counter[str]() for label in labels}  # rows of the label that hold a word
     for words, answer in rows:
@@ -663,9 +665,9 @@ def _gain(texts: Sequence[str], answers: Sequence[str]) -> float:
         for label, count in labels.items():
             left_out = label == answer
             others = count - left_out
-            scores[label] = math.log(others + 0.5) + sum(
-                math.log((rows_with[label][word] - left_out + 0.5) / (others + 1)) for word in words
-            )
+            rows_of = rows_with[label]
+            odds = [math.log((rows_of[word] - left_out + 0.5) / (others + 1)) for word in words]
+            scores[label] = math.log(others + 0.5) + sum(odds)
         right += max(scores, key=scores.__getitem__) == answer
-    most = labels.most_common(1)[0][1]
-    return (right - most) / max(len(rows) - most, 1)
+    majority = labels.most_common(1)[0][1]
+    return (right - majority) / max(len(rows) - majority, 1)

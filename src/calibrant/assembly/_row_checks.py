@@ -71,8 +71,11 @@ class RowChecks:
     def label_counts(self) -> list[tuple[str, int]]:
         """Return the labels, in their most frequent spelling, and their rows; the most frequent first."""
         order = sorted(self.labels, key=lambda label: (-self.labels[label], label))
-        spellings = [self.spellings[label].most_common(1)[0][0] for label in order]
-        return [(spelling, self.labels[label]) for spelling, label in zip(spellings, order, strict=True)]
+        counts = []
+        for label in order:
+            (spelling, _), *_ = self.spellings[label].most_common(1)
+            counts.append((spelling, self.labels[label]))
+        return counts
 
     def notices(self) -> Iterator[str]:
         """Yield a warning for each finding."""

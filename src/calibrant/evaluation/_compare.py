@@ -253,7 +253,8 @@ def _pairs(first: SavedRows, other: SavedRows, *, finished: bool) -> _Pairs:
 def _is_beginning(first: SavedRows, other: SavedRows) -> bool:
     """Return True if the rows of the shorter run are the first ones of the longer."""
     shorter, longer = sorted((first, other), key=len)
-    return bool(np.array_equal(np.sort(shorter.index), np.sort(longer.index)[: len(shorter)]))
+    beginning = np.sort(longer.index)[: len(shorter)]
+    return bool(np.array_equal(np.sort(shorter.index), beginning))
 
 
 def _refuse_rows(first: SavedRows, other: SavedRows, *, finished: bool) -> None:

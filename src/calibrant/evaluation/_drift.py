@@ -339,17 +339,20 @@ class HistoryWatch:
         tests = 2 if history.sketches is None else 3
         level = _TOTAL / tests / (_SUM * look**_DECAY)
         names = sorted({*seen.labels, *history.labels})
-        table = np.array([[part.get(name, 0) for name in names] for part in (history.labels, seen.labels)])
+        earlier = [history.labels.get(name, 0) for name in names]
+        later = [seen.labels.get(name, 0) for name in names]
+        table = np.array([earlier, later])
         several = history.answered is not None or self._tuned.labels.holds_several
         answered = history.rows if history.answered is None else history.answered
         sizes = np.array([answered, seen.answered]) if several else table.sum(axis=1)
         then, now = table / np.maximum(sizes[:, np.newaxis], 1)
         apart = np.abs(now - then)
         rng = np.random.default_rng(0)
+        pairs = zip(then.tolist(), now.tolist(), strict=True)
         return HistoryDrift(
             rows=int(sizes[1]),
             history=int(sizes[0]),
-            shares=dict(zip(names, zip(then.tolist(), now.tolist(), strict=True), strict=True)),
+            shares=dict(zip(names, pairs, strict=True)),
             label_distance=float(apart.max(initial=0.0) if several else apart.sum() / 2),
             label_p_value=_each_label(table, sizes) if several else _same_labels(table, level, rng),
             confidence=measure_drift(np.array(seen.confidences.values), np.array(history.confidence)),
@@ -478,7 +481,9 @@ def _label_p_value(later: int, have: int, new: int, n_rows: int) -> float:
     from scipy.special import gammaln  # noqa: PLC0415 (`import calibrant` must not load scipy)
 
     def log_choices(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> Floats:
-        found: Floats = gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
+        chosen = gammaln(np.add(k, 1))
+        others = gammaln(np.subtract(n, k) + 1)
+        found: Floats = gammaln(np.add(n, 1)) - chosen - others
         return found
 
     counts = np.arange(max(0, new + have - n_rows), min(new, have) + 1)

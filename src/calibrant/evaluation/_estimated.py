@@ -139,11 +139,13 @@ def estimate_saved(
             f"Expected a budget from {_FEWEST} to the {len(rows):,} rows of {rows.name}, got {budget:,}: each row is "
             "labelled once at most."
         )
-    places = None if other is None else _same_rows(rows, other)
-    second = None if other is None or places is None else [other.labels[place] for place in places]
     drawn = rows_drawn(rows.index.tolist(), len(rows))
-    wanted = [row for row in drawn if second is None or rows.labels[row] != second[row]][:budget]
-    if other is not None and places is not None:
+    places: list[int] = []
+    if other is not None:
+        places = _same_rows(rows, other)
+        drawn = [row for row in drawn if rows.labels[row] != other.labels[places[row]]]
+    wanted = drawn[:budget]
+    if other is not None:
         _check_texts(rows, other, file, wanted, places)
     _fill(file, rows, wanted, answer)
     n_known = next((n for n, row in enumerate(wanted) if not file.answers.get(row)), len(wanted))
@@ -151,14 +153,7 @@ def estimate_saved(
     pile = None
     difference = None
     if other is not None and is_enough:
-        difference = estimate_difference(
-            rows.labels,
-            second or (),
-            ask=_truth(file),
-            budget=max(n_known, _FEWEST),
-            confidences=(rows.confidence, other.confidence[places]),
-            inputs=rows.index.tolist(),
-        )
+        difference = _compared(rows, other, places, file, n_known)
     elif is_enough:
         pile = _estimated(rows, file, n_known)
     return EstimatedRows(
@@ -186,6 +181,20 @@ def _fill(file: AnswerFile, rows: SavedRows, wanted: list[int], answer: Answer |
 
 def _truth(file: AnswerFile) -> Callable[[int], str | None]:
     return lambda row: None if file.answers[row] == NO_LABEL else file.answers[row]
+
+
+def _compared(
+    rows: SavedRows, other: SavedRows, places: list[int], file: AnswerFile, n_known: int
+) -> DifferenceEstimate:
+    """Return the difference of two predictions by the first `n_known` rows on which they differ."""
+    return estimate_difference(
+        rows.labels,
+        [other.labels[place] for place in places],
+        ask=_truth(file),
+        budget=max(n_known, _FEWEST),
+        confidences=(rows.confidence, other.confidence[places]),
+        inputs=rows.index.tolist(),
+    )
 
 
 def _estimated(rows: SavedRows, file: AnswerFile, n_known: int) -> PileEstimate:

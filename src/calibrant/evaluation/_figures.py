@@ -102,11 +102,16 @@ def _sketches(predictions: SavedRows) -> Sketches | None:
     places = [place for place, label in enumerate(predictions.labels) if label is not None]
     if len(places) > _SKETCHES:
         places = sorted(np.random.default_rng(0).choice(places, _SKETCHES, replace=False).tolist())
-    found = [(row.label, sketch_of(row.values)) for row in predictions.rows(places)]
-    known = [(label, sketch) for label, sketch in found if label is not None and sketch is not None]
-    if len({len(sketch) for _, sketch in known}) != 1:
+    labels = []
+    sketches = []
+    for row in predictions.rows(places):
+        sketch = sketch_of(row.values)
+        if row.label is not None and sketch is not None:
+            labels.append(row.label)
+            sketches.append(sketch)
+    if len(set(map(len, sketches))) != 1:
         return None
-    return Sketches.of([label for label, _ in known], np.array([sketch for _, sketch in known]))
+    return Sketches.of(labels, np.array(sketches))
 
 
 def _figure(name: str, value: Record | float, rows: Any) -> Figure:  # noqa: ANN401 (numpy's, too)

@@ -108,7 +108,8 @@ class UnlabelledFrame(UnlabelledTexts):
 
     def records(self) -> Iterator[tuple[Record, Example]]:
         """Yield the columns of each row, and the row as an example."""
-        for values, example in zip(zip(*frame_values(self.frame), strict=True), self, strict=True):
+        rows = zip(*frame_values(self.frame), strict=True)
+        for values, example in zip(rows, self, strict=True):
             yield dict(zip(self.columns, values, strict=True)), example
 
 

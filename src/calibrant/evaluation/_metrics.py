@@ -672,9 +672,8 @@ class Tally:
         else:
             from calibrant.metrics._structure import GivenPart  # noqa: PLC0415 (loaded when it is used)
 
-            parts = [
-                GivenPart(part["name"], part["label"], part["confidence"]) for part in row.get("parts", ())
-            ]
+            names = ("name", "label", "confidence")
+            parts = [GivenPart(*(part[name] for name in names)) for part in row.get("parts", ())]
             self._composite.add(answer, label, parts)
 
     def _count_payment(self, row: Record) -> None:

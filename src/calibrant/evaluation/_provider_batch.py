@@ -275,7 +275,10 @@ class BatchJob:
         record = read_run_record(file, remedy=_RESTORE)
         del record["schema_version"]
         try:
-            parts = [BatchPart(**{**part, "errors": tuple(part["errors"])}) for part in record.pop("parts")]
+            parts = []
+            for part in record.pop("parts"):
+                errors = tuple(part.pop("errors"))
+                parts.append(BatchPart(**part, errors=errors))
             return cls(path=path, **record, parts=tuple(parts))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(
@@ -956,6 +959,9 @@ def _new_job(
     about = classifier.describe()
     shown = about.get("demonstrations")
     learned = [about.get("head"), about["label_prior"]]
+    prompt = [classifier.prompt, classifier.user_template]
+    if shown:
+        prompt.append(shown)
     return BatchJob(
         path=out,
         run=uuid.uuid4().hex,
@@ -963,7 +969,7 @@ def _new_job(
         rows=rows,
         fingerprint={
             "model": _digest([classifier.name, api.address]),
-            "prompt": _digest([classifier.prompt, classifier.user_template, *([shown] if shown else [])]),
+            "prompt": _digest(prompt),
             "labels": _digest([method.describe(), classifier.response_format]),
             "options": _digest([options, classifier.top_logprobs]),
             "rows": digest,

@@ -140,7 +140,8 @@ class Search(SearchStage):
         if not self.plan.races:
             return rows
         # Rows of one label may stand together in a file.
-        return [rows[place] for place in np.random.default_rng(self.plan.seed).permutation(len(rows))]
+        order = np.random.default_rng(self.plan.seed).permutation(len(rows))
+        return [rows[place] for place in order]
 
     @property
     def _screened(self) -> list[Example]:
@@ -274,7 +275,8 @@ class Search(SearchStage):
             return all(self._affordable(wanted))
 
         if fresh:
-            chosen = raced[race(len(raced) - 1, stand, rows=len(fresh), affordable=affordable)]
+            winner = race(len(raced) - 1, stand, rows=len(fresh), affordable=affordable)
+            chosen = raced[winner]
             second = self._second(candidates, asked, chosen)
         else:
             chosen = _best_screened(first, raced)

@@ -78,13 +78,13 @@ class BatchLabeller:
         answers: list[JsonObject] = [dict.fromkeys(ANSWER_COLUMNS) for _ in texts]
         decided = zip(asked, predictions, tuned.decide_many(predictions), strict=True)
         for place, prediction, decision in decided:
-            values = dict(zip(ANSWER_COLUMNS, answer_of(prediction), strict=True))
-            answers[place] = {
-                **values,
-                "confidence": decision.final_confidence,
-                "decision": decision.name,
-            }
-        return {free_name(name, list(batch)): [answer[name] for answer in answers] for name in ANSWER_COLUMNS}
+            answers[place].update(zip(ANSWER_COLUMNS, answer_of(prediction), strict=True))
+            answers[place]["confidence"] = decision.final_confidence
+            answers[place]["decision"] = decision.name
+        columns = {}
+        for name in ANSWER_COLUMNS:
+            columns[free_name(name, list(batch))] = [answer[name] for answer in answers]
+        return columns
 
     def __getstate__(self) -> JsonObject:
         return {**vars(self), "_opened": None}

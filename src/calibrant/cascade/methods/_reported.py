@@ -362,7 +362,8 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
     chosen = chosen_tokens(kept, prediction.tokens)
     for token in chosen:
         # Reading an answer drops these; tokens that were made elsewhere may still hold them.
-        if not all(logprob <= 0.0 for logprob in (token.logprob, *(value for _, value in token.top))):
+        logprobs = [token.logprob, *(value for _, value in token.top)]
+        if not all(logprob <= 0.0 for logprob in logprobs):
             raise LogprobsUnavailableError(
                 f"Expected log-probabilities <= 0, got {token.logprob} at {token.data!r} or NaN or more among its "
                 "alternatives: the answer's evidence cannot be used."

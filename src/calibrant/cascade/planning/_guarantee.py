@@ -318,7 +318,8 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
     for q in _nuisances(n, epsilon)[::every]:
         mean = n * q
         spread = np.sqrt(n * q * (1.0 - q))
-        first, last = np.searchsorted(better, (mean - _TAIL * spread - 5.0, mean + _TAIL * spread + 25.0))
+        ends = (mean - _TAIL * spread - 5.0, mean + _TAIL * spread + 25.0)
+        first, last = np.searchsorted(better, ends)
         near = slice(max(first - 1, 0), min(last + 1, len(better)))
         counts = better[near]
         up_to = bdtr(counts, n, q)

@@ -93,7 +93,9 @@ class Signals:
     def losses(self, policy: KeepPolicy) -> tuple[int, int]:
         """Return the number of rows that only the last model, and that only the policy, answers correctly."""
         difference = self.correct[-1] - self.right(self.route(policy))
-        return int((difference == 1.0).sum()), int((difference == -1.0).sum())
+        only_last = (difference == 1.0).sum()
+        only_policy = (difference == -1.0).sum()
+        return int(only_last), int(only_policy)
 
     def take(self, rows: Places) -> Signals:
         """Return a subset of the rows."""
@@ -140,7 +142,8 @@ class Prices:
                 f"Expected one price of the verifier, or one for each of {n} models, got {len(checks)}."
             )
         models = []
-        for place, (name, cost, recorded) in enumerate(zip(runs.names, costs, runs.cost, strict=True), 1):
+        columns = zip(runs.names, costs, runs.cost, strict=True)
+        for place, (name, cost, recorded) in enumerate(columns, 1):
             if cost is None and np.isnan(recorded).all():
                 raise ConfigurationError(
                     f"Expected the cost of an answer of {name}: its rows do not say, so give one for each such model "
@@ -601,7 +604,8 @@ class CascadePlan:
 
     @property
     def _first_rule(self) -> KeepRule | None:
-        return self.policy.rules[0] if self.policy.members[0] == 0 and self.policy.rules else None
+        is_first = self.policy.members[0] == 0
+        return self.policy.rules[0] if is_first and self.policy.rules else None
 
     @property
     def names(self) -> list[str]:

@@ -225,12 +225,17 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     for place, run in enumerate(runs, 1):
         model = f"model {place}" if run.fingerprint is None else run.fingerprint.model
         names.append(run.name or model)
-        order = np.arange(len(first)) if place == 1 else _order(first, run, names[0], names[-1])
+        order = np.arange(len(first))
+        if place > 1:
+            order = _order(first, run, names[0], names[-1])
         orders.append(order)
 
     def column(of: str) -> NDArray[Any]:
-        rows = [np.asarray(getattr(run, of))[order] for run, order in zip(runs, orders, strict=True)]
-        return np.array(rows)
+        columns = []
+        for run, order in zip(runs, orders, strict=True):
+            values = np.asarray(getattr(run, of))
+            columns.append(values[order])
+        return np.array(columns)
 
     correct = column("correct")
     failed = column("failed").any(axis=0)
