@@ -383,15 +383,8 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
     classifier = original.unless_told().with_limits(own_limits)
     if method.needs_tokens:
         classifier = classifier.with_tokens(top_logprobs=method.top_logprobs)
-    return CascadeMember(
-        classifier=classifier,
-        cost=model.cost,
-        size=model.size,
-        quality=model.quality,
-        name=model.name,
-        concurrency=model.concurrency,
-        keeps_journal=original.journal is not None,
-    )
+    copied = {**vars(model), "classifier": classifier}
+    return CascadeMember(**copied, keeps_journal=original.journal is not None)
 
 
 def _member_limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:

@@ -22,6 +22,7 @@ from calibrant.core._rows import read_rows
 from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
 from calibrant.evaluation._looks import counted_promise
 from calibrant.metrics._validation import Floats, Places
+from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
 CERTIFICATE: Final = "certificate.json"
@@ -294,7 +295,7 @@ class AskedRows:
 
         For recall a row is flagged, answered or left out.
         """
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         accepted = set(self.places[self.certificate.accepted].tolist())
         yes, no = ("flagged", "left out") if self.certificate.metric == "recall" else ("accepted", "review")
         text = io.StringIO()
@@ -308,7 +309,7 @@ class AskedRows:
             label = self.rows.labels[place] if answer in (None, NO_LABEL) else answer
             writer.writerow([int(self.rows.index[place]), label, shown, decision])
         write_atomically(out / DECIDED, text.getvalue())
-        write_atomically(out / CERTIFICATE, json.dumps(self.to_record(), indent=2, ensure_ascii=False) + "\n")
+        write_json(out / CERTIFICATE, self.to_record())
 
 
 def certify_saved(  # noqa: PLR0913 (keyword-only options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,9 @@ from calibrant.calibration._estimates import (
     rows_drawn,
 )
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION, JsonObject, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, JsonObject
 from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered, probability_of
+from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
 ESTIMATE: Final = "estimate.json"
@@ -85,8 +85,8 @@ class EstimatedRows:
 
     def write(self, out: Path) -> None:
         """Write ``estimate.json``."""
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / ESTIMATE, json.dumps(self.to_record(), indent=2, ensure_ascii=False) + "\n")
+        make_folder(out)
+        write_json(out / ESTIMATE, self.to_record())
 
 
 def _values(found: Estimate) -> dict[str, float]:

@@ -444,7 +444,7 @@ class _FolderReader:
 
     def tuned(self) -> Tuned:
         """Return the tuned classifier."""
-        settings = self._checked_record("settings.json", _Settings, self._content["settings.json"])
+        settings = self._checked_file("settings.json", _Settings)
         tasks = self._tasks(settings)
         first = tasks[0].task
         fingerprint = self._fingerprint(first, settings.description)
@@ -470,9 +470,9 @@ class _FolderReader:
         )
 
     def _measurements(self, labels: LabelSet) -> Measurements:
-        figures = [
-            self._checked_record("figures.json", Figure, entry) for entry in self._content["figures.json"]
-        ]
+        place = self._folder / "figures.json"
+        entries = self._content["figures.json"]
+        figures = [checked_record(Figure, entry, place, damaged_file) for entry in entries]
         return Measurements(figures=tuple(figures), history=self._history(labels))
 
     def _tasks(self, settings: _Settings) -> tuple[RecordedTask, ...]:
@@ -556,7 +556,7 @@ class _FolderReader:
         return thresholds
 
     def _history(self, labels: LabelSet) -> PredictionHistory:
-        history = self._checked_record("history.json", PredictionHistory, self._content["history.json"])
+        history = self._checked_file("history.json", PredictionHistory)
         counts = history.labels.values()
         # An answer of several labels counts each of them.
         most = max(counts, default=0) if labels.holds_several else sum(counts)
@@ -564,8 +564,8 @@ class _FolderReader:
             raise self._damage("history.json", f"expected {history.rows} labels at most, got {most}")
         return history
 
-    def _checked_record(self, name: str, kind: type[_Model], value: object) -> _Model:
-        return checked_record(kind, value, self._folder / name, damaged_file)
+    def _checked_file(self, name: str, kind: type[_Model]) -> _Model:
+        return checked_record(kind, self._content[name], self._folder / name, damaged_file)
 
     def _damage(self, name: str, why: str) -> StateError:
         return damaged_file(self._folder / name, why)
