@@ -33,6 +33,18 @@ from calibrant.routing._settings import STRATEGIES, RoutingProviderSettings, Rou
 # Settings of a cascade that a looper's file cannot hold.
 _ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
 _OF_THE_TASK: Final = (*_ROW_LIMITS, "context", "verify_last")
+# Settings that `Cascade` takes under their own names.
+_SAME_NAMES: Final = (
+    *_ROW_LIMITS,
+    *(
+        "threshold",
+        "native_threshold",
+        "escalation_order",
+        "cost_quality_tradeoff",
+        "on_error",
+        "verify_last",
+    ),
+)
 # Options of a provider that its embeddings take, too: address and credentials.
 _ACCESS: Final = frozenset(
     {
@@ -260,13 +272,7 @@ def open_cascade(
         cascade = Cascade(
             models,
             method=method,
-            threshold=settings.threshold,
-            native_threshold=settings.native_threshold,
-            escalation_order=settings.escalation_order,
-            cost_quality_tradeoff=settings.cost_quality_tradeoff,
-            on_error=settings.on_error,
-            verify_last=settings.verify_last,
-            **{name: getattr(settings, name) for name in _ROW_LIMITS},
+            **{name: getattr(settings, name) for name in _SAME_NAMES},
             context_of=settings.context,
             limits=limits,
             journal=journal,
