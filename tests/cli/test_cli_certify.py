@@ -272,3 +272,12 @@ def test_a_budget_too_small_is_said(tmp_path: Path) -> None:
     )
     assert "takes at least" in result.stdout
     assert not (tmp_path / "asked.txt").exists()
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """A file where the certificate's directory is to be is refused in a sentence, and stays as it is."""
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    words = (predictions(tmp_path), *TARGET, "--budget", "70", "--ask", tmp_path / "answers.csv")
+    assert "expected a directory for the run, got a file" in refusal(run(*words, "--out", taken))
+    assert taken.read_text() == "mine"

@@ -218,3 +218,12 @@ def test_a_larger_model_answers_under_the_prompt_of_the_run(tmp_path: Path) -> N
         assert "directory of calibrant label" in error
     finally:
         server.stop()
+
+
+def test_an_output_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    """A file where the estimate's directory is to be is refused in a sentence, and stays as it is."""
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    words = (predictions(tmp_path), "--budget", "30", "--ask", tmp_path / "answers.csv")
+    assert "expected a directory for the run, got a file" in refusal(run(*words, "--out", taken))
+    assert taken.read_text() == "mine"

@@ -15,6 +15,7 @@ import pydantic
 from calibrant.cascade._methods import METHODS
 from calibrant.cascade._settings import LOOPER_KEYS, CascadeSettings, methods_with
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import JsonObject
 from calibrant.core._settings import Section, describe_problem, line_of, parse_toml, read_text
 from calibrant.routing._settings import (
     BanditSettings,
@@ -152,7 +153,8 @@ def read_looper(path: str | Path) -> CascadeSettings:
 def _looper_models(refs: object, reader: _Reader) -> Iterator[dict[str, str]]:
     """Yield the looper's models as entries of ``[[cascade.models]]``."""
     for number, ref in enumerate(refs if isinstance(refs, list) else [refs]):
-        key, name = None, None
+        key = None
+        name = None
         if isinstance(ref, dict) and len(ref) == 1:
             ((key, name),) = ref.items()
         if key in {"model", "modelName"} and isinstance(name, str):
@@ -211,7 +213,7 @@ def _read_file(path: Path, expected: str) -> str:
     return read_text(path, missing)
 
 
-def _llm_table(text: str, path: Path) -> dict[str, Any]:
+def _llm_table(text: str, path: Path) -> JsonObject:
     try:
         table = parse_toml(text, path).get("llm")
     except ConfigurationError as error:
@@ -230,7 +232,7 @@ def _llm_table(text: str, path: Path) -> dict[str, Any]:
     return table
 
 
-def _zeph_providers(entries: object, reader: _Reader) -> Iterator[dict[str, Any]]:
+def _zeph_providers(entries: object, reader: _Reader) -> Iterator[JsonObject]:
     """Yield Zeph's providers as entries of ``[[routing.providers]]``."""
     if not isinstance(entries, list):
         reader.note(("llm", "providers"), "expected [[llm.providers]], got something else.")
@@ -257,11 +259,9 @@ def _zeph_providers(entries: object, reader: _Reader) -> Iterator[dict[str, Any]
 
 def _check_provider(entry: Mapping[str, Any], place: _Location, reader: _Reader) -> None:
     """Record the values of a provider's entry that are of the wrong type."""
-    kind, embed, embedding_model = (
-        entry.get("type"),
-        entry.get("embed", False),
-        entry.get("embedding_model", ""),
-    )
+    kind = entry.get("type")
+    embed = entry.get("embed", False)
+    embedding_model = entry.get("embedding_model", "")
     for key, legal, expected in (
         ("type", isinstance(kind, str) and kind in _PREFIXES, f"one of {', '.join(_PREFIXES)}"),
         ("model", isinstance(entry.get("model"), str), "the name of a model"),
@@ -299,10 +299,14 @@ class _Reader:
         page: str,
         root: tuple[str, ...] = (),
     ) -> None:
-        self.values: dict[str, Any] = {}
+        self.values: JsonObject = {}
         self.origins: dict[_Location, _Location] = {}
-        self._path, self._keys, self._line_of = path, keys, line_of
-        self._kind, self._page, self._root = kind, page, root
+        self._path = path
+        self._keys = keys
+        self._line_of = line_of
+        self._kind = kind
+        self._page = page
+        self._root = root
         self._problems: list[tuple[int, str]] = []
 
     def note(self, at: _Location, problem: str) -> None:
@@ -322,7 +326,7 @@ class _Reader:
                 return (*self.origins[location[:length]], *location[length:])
         return (*self._root, *location)
 
-    def known_values(self, table: object, place: _Location, names: Collection[str]) -> dict[str, Any]:
+    def known_values(self, table: object, place: _Location, names: Collection[str]) -> JsonObject:
         """Return the known values of a table; record unknown keys as problems."""
         where = ".".join(name for name in place if isinstance(name, str))
         if not isinstance(table, dict):
@@ -340,14 +344,16 @@ class _Reader:
     def take(self, table: object, prefix: str = "") -> None:
         """Read the settings of a table and of the tables in it; `prefix` begins their keys."""
         place = (*self._root, *prefix.split(".")[:-1])
-        known = (key.removeprefix(prefix).partition(".")[0] for key in self._keys if key.startswith(prefix))
-        for name, value in self.known_values(table, place, dict.fromkeys(known)).items():
+        inner = (key.removeprefix(prefix) for key in self._keys if key.startswith(prefix))
+        known = dict.fromkeys(key.partition(".")[0] for key in inner)
+        for name, value in self.known_values(table, place, known).items():
             key = prefix + name
             is_table = any(other.startswith(f"{key}.") for other in self._keys)
             if is_table and (isinstance(value, dict) or key not in self._keys):
                 self.take(value, f"{key}.")
             else:
-                self._set(tuple(self._keys[key].split(".")), value, (*place, name))
+                location = tuple(self._keys[key].split("."))
+                self._set(location, value, (*place, name))
 
     def _set(self, location: _Location, value: object, place: _Location) -> None:
         table = self.values
@@ -420,7 +426,7 @@ class _YamlLines:
         self._seen.add(id(node))
         if node.id == "sequence":
             return [self._plain(entry, (*at, n), loader, reader) for n, entry in enumerate(node.value)]
-        values: dict[str, Any] = {}
+        values: JsonObject = {}
         for key, value in node.value:
             name = str(key.value)
             place = (*at, name)

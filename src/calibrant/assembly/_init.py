@@ -209,7 +209,8 @@ def _cell(row: Row, name: str) -> str:
 
 def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
     """Raise DataError if there are fewer than two labels, or too many for the rows."""
-    count, rows = len(checks.labels), checks.labels.total()
+    count = len(checks.labels)
+    rows = checks.labels.total()
     if count < 2:
         got = repr(next(iter(checks.labels), ""))[:60] if count else "no answer at all"
         raise DataError(
@@ -233,12 +234,15 @@ def _splits_and_groups(
 
     def labelled() -> Iterator[tuple[Row, str, str]]:
         for row in read_rows(data, csv=csv):
-            text, answer = _cell(row, found.text), _label(row, found.label)
+            text = _cell(row, found.text)
+            answer = _label(row, found.label)
             if text.strip() and answer.strip():
                 yield row, text, answer
 
     rule = split_rule(((text, answer) for _, text, answer in labelled()), shares)
-    groups, sizes, tested = GroupChecks(groups=rule.groups), Counter[str](), set[int]()
+    groups = GroupChecks(groups=rule.groups)
+    sizes = Counter[str]()
+    tested = set[int]()
     for row, text, answer in labelled():
         groups.add(row.line, text, answer)
         split: str = SPLITS[rule.part(text, answer)]
@@ -338,7 +342,8 @@ def prompt_of(draft: TaskDraft) -> str:
 
     It shows no label as an example of an answer, as small models would copy it.
     """
-    text, label = draft.columns.text.strip().lower(), draft.columns.label.strip()
+    text = draft.columns.text.strip().lower()
+    label = draft.columns.label.strip()
     text = text if text in _NOUNS else "text"
     label = label.replace("_", " ").lower() if _NOUN.fullmatch(label) and len(label) <= 40 else "label"
     names = [name for name, _ in draft.labels]
@@ -483,10 +488,11 @@ def lacks_header(first: Mapping[str, str], others: Sequence[Column]) -> bool:
         The columns of the rows below.
     """
     for column in others:
-        cell = first.get(column.name, "")
-        if column.could_be_label and not column.is_value and normalise_label(cell) in column.counts:
-            return True
-        if column.is_value and (_NUMBER.fullmatch(cell.strip()) or _DATE.fullmatch(cell.strip())):
+        cell = first.get(column.name, "").strip()
+        if column.is_value:
+            if _NUMBER.fullmatch(cell) or _DATE.fullmatch(cell):
+                return True
+        elif column.could_be_label and normalise_label(cell) in column.counts:
             return True
     return False
 
@@ -643,11 +649,12 @@ def _label_reason(column: Column) -> str:
 def _gain(texts: Sequence[str], answers: Sequence[str]) -> float:
     """Return the share of the majority baseline's mistakes that naive Bayes on words avoids, leaving one row out."""
     n_labels = len({normalise_label(answer) for answer in answers if answer.strip()})
-    rows = [
-        (set(text.casefold().split()), normalise_label(answer))
-        for text, answer in zip(texts, answers, strict=True)
-        if answer.strip()
-    ][: min(_MAX_SCORED_ROWS, _MAX_SCORES // n_labels)]
+    most = min(_MAX_SCORED_ROWS, _MAX_SCORES // n_labels)
+    rows: list[tuple[set[str], str]] = []
+    for text, answer in zip(texts, answers, strict=True):
+        if answer.strip() and len(rows) < most:
+            words = set(text.casefold().split())
+            rows.append((words, normalise_label(answer)))
     labels = Counter(answer for _, answer in rows)
     rows_with = {label: Counter[str]() for label in labels}  # rows of the label that hold a word
     for words, answer in rows:
@@ -658,9 +665,9 @@ def _gain(texts: Sequence[str], answers: Sequence[str]) -> float:
         for label, count in labels.items():
             left_out = label == answer
             others = count - left_out
-            scores[label] = math.log(others + 0.5) + sum(
-                math.log((rows_with[label][word] - left_out + 0.5) / (others + 1)) for word in words
-            )
+            rows_of = rows_with[label]
+            odds = [math.log((rows_of[word] - left_out + 0.5) / (others + 1)) for word in words]
+            scores[label] = math.log(others + 0.5) + sum(odds)
         right += max(scores, key=scores.__getitem__) == answer
-    most = labels.most_common(1)[0][1]
-    return (right - most) / max(len(rows) - most, 1)
+    majority = labels.most_common(1)[0][1]
+    return (right - majority) / max(len(rows) - majority, 1)

@@ -55,7 +55,7 @@ def promise_outlook(*, test_rows: int, labelled_rows: int) -> tuple[PromiseOutlo
     for accuracy in ACCURACIES:
         kept = _KEPT[accuracy]
         half = _interpolated(0.5, kept, TEST_ROWS) if kept[-1] >= 0.5 else None
-        labels = None if half is None else _rounded_up(half * labelled_rows / test_rows)
+        labels = None if half is None else 10 * ceil(half * labelled_rows / test_rows / 10)
         share = _interpolated(test_rows, TEST_ROWS, kept)
         found.append(PromiseOutlook(accuracy=accuracy, kept=share, labelled_rows_for_half=labels))
     return tuple(found)
@@ -70,8 +70,3 @@ def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
         return ys[-1]
     share = (x - xs[place - 1]) / (xs[place] - xs[place - 1])
     return ys[place - 1] + share * (ys[place] - ys[place - 1])
-
-
-def _rounded_up(count: float) -> int:
-    """Return a number of rows rounded up to tens."""
-    return 10 * ceil(count / 10)

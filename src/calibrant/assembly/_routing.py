@@ -15,7 +15,7 @@ from calibrant.cascade._protocol import ROUTED, CascadeModel
 from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
 from calibrant.core._completion import STAND_INS, Client, ClientTraits
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import user_path
+from calibrant.core._files import JsonObject, user_path
 from calibrant.core._prediction import Journal
 from calibrant.core._predictor import Limits
 from calibrant.core._task import Task
@@ -33,6 +33,18 @@ from calibrant.routing._settings import STRATEGIES, RoutingProviderSettings, Rou
 # Settings of a cascade that a looper's file cannot hold.
 _ROW_LIMITS: Final = ("max_escalations", "max_tokens", "max_cost", "deadline_seconds")
 _OF_THE_TASK: Final = (*_ROW_LIMITS, "context", "verify_last")
+# Settings that `Cascade` takes under their own names.
+_SAME_NAMES: Final = (
+    *_ROW_LIMITS,
+    *(
+        "threshold",
+        "native_threshold",
+        "escalation_order",
+        "cost_quality_tradeoff",
+        "on_error",
+        "verify_last",
+    ),
+)
 # Options of a provider that its embeddings take, too: address and credentials.
 _ACCESS: Final = frozenset(
     {
@@ -132,11 +144,12 @@ def refuse_misleading_providers(
 ) -> None:
     """Raise ConfigurationError if a provider is known to give misleading confidence."""
     for own, provider in zip(routing.providers, client.providers, strict=True):
-        options, space = _provider_options(own), provider.logprob_space
+        options = _provider_options(own)
+        space = provider.logprob_space
         refuse_misleading(own.name, options=options, method=classifier.method, space=space)
 
 
-def _provider_options(own: RoutingProviderSettings) -> dict[str, Any]:
+def _provider_options(own: RoutingProviderSettings) -> JsonObject:
     """Return the options of a provider, including its address."""
     return dict(own.options) | ({} if own.api_base is None else {"api_base": own.api_base})
 
@@ -172,7 +185,7 @@ def _shared_router(router: Router, settings: RoutingSettings, task_name: str, op
     return shared
 
 
-def _optional_parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> dict[str, Any]:
+def _optional_parts(settings: RoutingSettings, clients: Mapping[str, Client]) -> JsonObject:
     """Return the optional components of a strategy: judge, triage, quality gate and coherence monitor."""
     parts: dict[str, Any] = {}
     if settings.strategy == "cascade" and settings.cascade.classifier_mode == "judge":
@@ -259,13 +272,7 @@ def open_cascade(
         cascade = Cascade(
             models,
             method=method,
-            threshold=settings.threshold,
-            native_threshold=settings.native_threshold,
-            escalation_order=settings.escalation_order,
-            cost_quality_tradeoff=settings.cost_quality_tradeoff,
-            on_error=settings.on_error,
-            verify_last=settings.verify_last,
-            **{name: getattr(settings, name) for name in _ROW_LIMITS},
+            **{name: getattr(settings, name) for name in _SAME_NAMES},
             context_of=settings.context,
             limits=limits,
             journal=journal,

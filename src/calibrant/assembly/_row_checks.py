@@ -71,8 +71,11 @@ class RowChecks:
     def label_counts(self) -> list[tuple[str, int]]:
         """Return the labels, in their most frequent spelling, and their rows; the most frequent first."""
         order = sorted(self.labels, key=lambda label: (-self.labels[label], label))
-        spellings = [self.spellings[label].most_common(1)[0][0] for label in order]
-        return [(spelling, self.labels[label]) for spelling, label in zip(spellings, order, strict=True)]
+        counts = []
+        for label in order:
+            (spelling, _), *_ = self.spellings[label].most_common(1)
+            counts.append((spelling, self.labels[label]))
+        return counts
 
     def notices(self) -> Iterator[str]:
         """Yield a warning for each finding."""
@@ -170,7 +173,8 @@ class GroupChecks:
         key, in_one_split = found
         count = self.together if in_one_split else self.apart
         count.rows += 1
-        label, hashed = normalise_label(answer), text_hash(text)
+        label = normalise_label(answer)
+        hashed = text_hash(text)
         if key not in self._first:
             self._first[key] = line, label, hashed
             count.groups += 1
@@ -186,7 +190,8 @@ class GroupChecks:
         """Yield a warning for each finding; `has_split_column` if a column says which split a row is in."""
         apart = self.apart
         if has_split_column:
-            rows, groups = self.together.rows + apart.rows, self.together.groups + apart.groups
+            rows = self.together.rows + apart.rows
+            groups = self.together.groups + apart.groups
             apart = GroupCount(rows=rows, groups=groups, lines=self.together.lines or apart.lines)
         if apart.rows:
             where = "they may stand" if has_split_column else "too large for one split, they stand"

@@ -159,7 +159,8 @@ def open_classifier(
     ('cat', 0.95, ['fake/small', 'fake/large'])
     """
     # A wrong section is an error even if `model` replaces it.
-    cascade, routing = cascade_settings(task), routing_settings(task)
+    cascade = cascade_settings(task)
+    routing = routing_settings(task)
     if model is None and cascade is not None:
         from calibrant.assembly._routing import open_cascade  # noqa: PLC0415 (few tasks have one)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
@@ -23,7 +22,7 @@ from calibrant.cascade._walk import CascadeBudget, CascadeMember, ContextOf, Jud
 from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._fingerprint import Fingerprint, sha256_of
 from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits, OnPrediction, Query, Stop
 from calibrant.inference._base import BasePredictor
@@ -336,10 +335,9 @@ class Cascade(BasePredictor):
         """Return the fingerprint of the cascade, which tells if a saved calibration belongs to it."""
         # Names of models alone do not tell cascades of other prompts and thresholds apart.
         settings = json.dumps(self.describe(), sort_keys=True, default=repr)
-        digest = hashlib.sha256(settings.encode("utf-8", "surrogatepass")).hexdigest()
         return Fingerprint(
             prompt=self.prompt if self.user_template is None else f"{self.prompt}\n\n{self.user_template}",
-            model=f"{self.name} {digest[:16]}",
+            model=f"{self.name} {sha256_of(settings)[:16]}",
             space=self.space,
             labels=self.labels,
         )
@@ -385,15 +383,8 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
     classifier = original.unless_told().with_limits(own_limits)
     if method.needs_tokens:
         classifier = classifier.with_tokens(top_logprobs=method.top_logprobs)
-    return CascadeMember(
-        classifier=classifier,
-        cost=model.cost,
-        size=model.size,
-        quality=model.quality,
-        name=model.name,
-        concurrency=model.concurrency,
-        keeps_journal=original.journal is not None,
-    )
+    copied = {**vars(model), "classifier": classifier}
+    return CascadeMember(**copied, keeps_journal=original.journal is not None)
 
 
 def _member_limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:

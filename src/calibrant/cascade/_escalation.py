@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.cascade._protocol import (
     Assessment,
@@ -26,10 +24,11 @@ from calibrant.cascade._rules import KeepRule
 from calibrant.cascade.automix._frontier import bin_numbers
 from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._files import JsonObject
+from calibrant.core._fingerprint import Fingerprint, sha256_of
 from calibrant.core._ranks import tie_keys
 from calibrant.inference._classifier import Classifier
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import Bools, Floats, check_number
 
 Thresholds: TypeAlias = float | Sequence[float]
 _Rule: TypeAlias = Callable[[Assessment, str | None, str], bool]
@@ -41,7 +40,7 @@ class EscalationRule(Protocol):
     One whose ``route`` has a parameter ``answers`` is given the labels as well, one with ``texts`` the texts.
     """
 
-    def route(self, verifier_score: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def route(self, verifier_score: Floats) -> Bools:
         """Return the mask of escalated rows, bool, shape (n,), for confidences in [0, 1], shape (n,)."""
         ...
 
@@ -68,10 +67,10 @@ class Policy:
     """
 
     count: int
-    rules: tuple[_Rule, ...]
-    thresholds: tuple[float, ...] | None
+    rules: tuple[_Rule, ...] = ()
+    thresholds: tuple[float, ...] | None = None
     calibrators: tuple[Callable[..., Any] | None, ...]
-    verify_last: bool
+    verify_last: bool = False
     description: Mapping[str, Any]
 
     def next_model(self, position: int | None, seen: Seen) -> int | None:  # noqa: ARG002  (for plans)
@@ -158,12 +157,11 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     _check_one_of(threshold=threshold, native_threshold=native_threshold, meta_verifier=meta_verifier)
     _check_fingerprints(classifiers, calibrators)
     fitted = [calibrator_record(calibrator) for calibrator in calibrators]
-    apply = tuple(
-        None if calibrator is None else for_one_row(calibrator.predict) for calibrator in calibrators
-    )
+    apply = tuple(None if one is None else for_one_row(one.predict) for one in calibrators)
     if isinstance(meta_verifier, CascadePolicy):
         _check_plan(meta_verifier, count, verify_last)
-        return _planned_policy(meta_verifier, count, calibrators=apply, fitted=fitted)
+        described = {"plan": _plan_record(meta_verifier), "calibrators": fitted}
+        return _PlannedPolicy(count=count, calibrators=apply, description=described, plan=meta_verifier)
     routers = _routers(meta_verifier, count)
     native = [] if native_threshold is None else _each(native_threshold, count, "native_threshold")
     # A calibrated confidence cannot be compared with a log-probability.
@@ -208,25 +206,6 @@ def _rules(
     return tuple(_at_least(limit, "confidence") for limit in limits)
 
 
-def _planned_policy(
-    plan: CascadePolicy,
-    count: int,
-    *,
-    calibrators: tuple[Callable[..., Any] | None, ...],
-    fitted: Sequence[Mapping[str, Any] | None],
-) -> Policy:
-    """Return the escalation policy of a learned plan."""
-    return _PlannedPolicy(
-        count=count,
-        rules=(),
-        thresholds=None,
-        calibrators=calibrators,
-        verify_last=False,
-        description={"plan": _plan_record(plan), "calibrators": fitted},
-        plan=plan,
-    )
-
-
 def _has_last_threshold(threshold: Thresholds | None, count: int) -> bool:
     """Return True if the last model has a threshold of its own: one of several, or that of the only model."""
     return count == 1 or (isinstance(threshold, Sequence | np.ndarray) and len(threshold) == count)
@@ -240,11 +219,10 @@ def _check_one_of(**options: object) -> None:
         )
 
 
-def _plan_record(plan: CascadePolicy) -> dict[str, Any]:
+def _plan_record(plan: CascadePolicy) -> JsonObject:
     """Return the number of models and a digest of all actions."""
     actions = sorted((seen, action.kind, action.model) for seen, action in plan.actions.items())
-    digest = hashlib.sha256(json.dumps([plan.k, actions]).encode()).hexdigest()
-    return {"models": len(plan.k) + 1, "sha256": digest}
+    return {"models": len(plan.k) + 1, "sha256": sha256_of(json.dumps([plan.k, actions]))}
 
 
 def _at_least(limit: float, unit: str) -> _Rule:
@@ -347,11 +325,11 @@ def _check_fingerprints(classifiers: Sequence[Classifier], calibrators: Sequence
             )
 
 
-def _route_record(rule: EscalationRule, labels: Sequence[str]) -> dict[str, Any]:
+def _route_record(rule: EscalationRule, labels: Sequence[str]) -> JsonObject:
     """Return a rule's class and a digest of its decisions; the full rule if decisions depend on texts."""
     if isinstance(rule, KeepRule) and rule.splits:
         return {"class": type(rule).__qualname__, **rule.to_record()}
-    route: Callable[..., NDArray[np.bool_]] = rule.route
+    route: Callable[..., Bools] = rule.route
     # A rule may be any object: its decisions on a grid tell it from others.
     scores = np.linspace(0.0, 1.0, 1001)
     if "answers" in inspect.signature(route).parameters:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
-from calibrant.cascade._protocol import ROUTED, BaseMethod, CascadeModel, ConfidenceMethod, TokenMethod
+from calibrant.cascade._protocol import ROUTED, BaseMethod, CascadeModel, ConfidenceMethod
 from calibrant.cascade.methods._reported import AvgLogprob, Hybrid, LabelProbability, Margin
 from calibrant.cascade.methods._self_verify import SelfVerify
 from calibrant.cascade.methods._verification import AutoMixEntailment
@@ -125,7 +125,7 @@ def _check_tokens(model: CascadeModel, method: ConfidenceMethod) -> None:
 
 def _read_tokens(method: ConfidenceMethod) -> str:
     """Return the name of the tokens that a method reads; empty for one that chooses none."""
-    return method.token_filter if isinstance(method, TokenMethod) else ""
+    return str(getattr(method, "token_filter", ""))
 
 
 def check_evidence(judged: Sequence[CascadeModel], method: ConfidenceMethod) -> None:

@@ -8,7 +8,7 @@ import json
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import (
     Any,
@@ -27,10 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._prediction import Prediction, Usage
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import Floats, check_number
 
 EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
 
@@ -197,27 +198,13 @@ class ConfidenceMethod(Protocol):
         """
         ...
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Record:
         """Return the settings that can change an assessment as JSON values, free of credentials."""
         ...
 
     def close(self) -> None:
         """Close connections and models that the method opened."""
         ...
-
-
-@runtime_checkable
-class TokenMethod(ConfidenceMethod, Protocol):
-    """Protocol of confidence methods that read some of an answer's tokens.
-
-    Attributes
-    ----------
-    token_filter : str
-        Name of the tokens that it reads.
-    """
-
-    @property
-    def token_filter(self) -> str: ...
 
 
 class BaseMethod(ABC):
@@ -255,7 +242,7 @@ class BaseMethod(ABC):
     unit: ClassVar[str]
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:  # noqa: ARG003 (a method without options)
+    def from_settings(cls, settings: Record) -> Self:  # noqa: ARG003 (a method without options)
         """Return the method of a ``[cascade]`` section.
 
         Parameters
@@ -279,7 +266,7 @@ class BaseMethod(ABC):
         """
         return check_number(self.unit, native, "[0, 1]")
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the method's name; subclasses add their settings."""
         return {"method": self.name}
 
@@ -294,7 +281,7 @@ class Calibrator(Protocol):
     ``fingerprint`` is used in a cascade only with the classifier that this belongs to.
     """
 
-    def predict(self, confidence: NDArray[np.float64], /) -> NDArray[np.float64]:
+    def predict(self, confidence: Floats, /) -> Floats:
         """Return calibrated confidence in [0, 1], shape (n,), like `confidence`."""
         ...
 
@@ -319,7 +306,7 @@ def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
     return call
 
 
-def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
+def calibrator_record(calibrator: Calibrator | None) -> JsonObject | None:
     """Return a calibrator's class and a digest of its parameters, or of its outputs on a grid."""
     if calibrator is None:
         return None
@@ -333,7 +320,7 @@ def calibrator_record(calibrator: Calibrator | None) -> dict[str, Any] | None:
     return class_record(calibrator, learned.encode("utf-8", "surrogatepass"))
 
 
-def class_record(thing: object, learned: bytes) -> dict[str, Any]:
+def class_record(thing: object, learned: bytes) -> JsonObject:
     """Return an object's class name and a digest of its learned state, as JSON values."""
     return {"class": type(thing).__qualname__, "sha256": hashlib.sha256(learned).hexdigest()}
 
@@ -414,7 +401,8 @@ class CascadeModel:
         match = _NAMED.search(re.split(r"[/\\]", self.classifier.name)[-1])
         if match is None:
             return None
-        experts, size = int(match[1] or 1), float(match[2])
+        experts = int(match[1] or 1)
+        size = float(match[2])
         return (experts * size * _BILLIONS[match[3].lower()]) or None
 
 
@@ -449,7 +437,8 @@ def with_names(given: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel
     taken = set(named)
     unique: list[CascadeModel] = []
     for model, label in zip(models, labels, strict=True):
-        name, number = label, 1
+        name = label
+        number = 1
         # Two prompts of one model: the first, the second, ...
         while model.name is None and (name in taken or (number == 1 and labels.count(label) > 1)):
             name = f"{label} #{number}"

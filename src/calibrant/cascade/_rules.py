@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pydantic import PlainSerializer, PlainValidator
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._ranks import DEFAULT_KEY, check_key, tie_ranks
-from calibrant.metrics._validation import check_number
-
-_Floats = NDArray[np.float64]
-_Bools = NDArray[np.bool_]
+from calibrant.metrics._validation import Bools, Floats, Places, check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +110,7 @@ class KeepRule:
         """Confidence at which ties are split; None if no ties are split."""
         return self.edges[0] if self.splits else None
 
-    def accepts(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> _Bools:
+    def accepts(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> Bools:
         """Return the mask of kept answers, shape (n,); NaN confidence is never kept.
 
         Parameters
@@ -130,7 +127,7 @@ class KeepRule:
         """
         p = np.asarray(confidence, dtype=np.float64)
         places = np.searchsorted(self.edges, p, side="right")
-        kept: _Bools = np.array(self.keeps)[places] & ~np.isnan(p)
+        kept: Bools = np.array(self.keeps)[places] & ~np.isnan(p)
         if not self.splits:
             return kept
         if ranks is None:
@@ -143,7 +140,7 @@ class KeepRule:
         kept &= is_early | (p != self.edges[0])
         return kept
 
-    def route(self, verifier_score: ArrayLike, *, texts: Sequence[str | int] | None = None) -> _Bools:
+    def route(self, verifier_score: ArrayLike, *, texts: Sequence[str | int] | None = None) -> Bools:
         """Return the mask of answers escalated to the next model, shape (n,).
 
         Parameters
@@ -195,8 +192,8 @@ class Route(NamedTuple):
         The models that were called.
     """
 
-    answered: NDArray[np.intp]
-    asked: _Bools
+    answered: Places
+    asked: Bools
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +253,7 @@ class KeepPolicy:
         """True if a rule keeps some of the answers tied at one confidence, and escalates the others."""
         return any(rule.splits for rule in self.rules)
 
-    def ranks(self, texts: Sequence[str | int]) -> _Floats | None:
+    def ranks(self, texts: Sequence[str | int]) -> Floats | None:
         """Return the tie ranks of texts for each rule, shape (len(rules), n); None if no rule needs them."""
         if not self.splits:
             return None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from calibrant.cascade._escalation import Policy
 from calibrant.cascade._methods import check_answer, task_section
@@ -32,6 +31,8 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
+from calibrant.core._files import JsonObject, Record
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Journal, Outcome, Prediction, Step, Usage, Verdict
 from calibrant.core._predictor import Limits, Query
 from calibrant.inference._classifier import Classifier
@@ -197,7 +198,7 @@ class Judge:
                 f"Expected context_of to be a function from texts to texts, or one text for all, got {context!r}."
             )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the settings that can change an assessment as JSON values."""
         context = self.context_of
         return {
@@ -205,9 +206,7 @@ class Judge:
             "context": context and getattr(context, "__qualname__", str(context)),
         }
 
-    async def assess(
-        self, query: Query, answered: Answered, described: Mapping[str, Any]
-    ) -> Assessment | NoEvidence:
+    async def assess(self, query: Query, answered: Answered, described: Record) -> Assessment | NoEvidence:
         """Return the confidence in an answer; `NoEvidence` if the method fails or its value is not in [0, 1].
 
         Parameters
@@ -283,7 +282,7 @@ class Judge:
             _LOG.warning("%s failed; its answers have no evidence.", what, exc_info=error)
         return NoEvidence(reason=f"{what} failed: {type(error).__name__}: {error}")
 
-    def _key(self, query: Query, answered: Answered, described: Mapping[str, Any]) -> str:
+    def _key(self, query: Query, answered: Answered, described: Record) -> str:
         """Return a digest of everything that can change the assessment."""
         about = (id(described), query.prompt, query.user_template)
         # Settings take longer to write than texts, and rarely change.
@@ -292,7 +291,7 @@ class Judge:
             self._settings[about] = json.dumps(settings, sort_keys=True, default=repr)
         texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
         subject = self._settings[about] + json.dumps(texts)
-        return hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()
+        return sha256_of(subject)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -313,7 +312,7 @@ class CascadeMember(CascadeModel):
         return self.cost == 0
 
     @cached_property
-    def described(self) -> Mapping[str, Any]:
+    def described(self) -> Record:
         """Settings that can change the answers of the model."""
         return self.classifier.describe()
 
@@ -416,7 +415,7 @@ class Walk:
         if self.on_error not in get_args(OnError):
             raise ConfigurationError(f"Expected on_error 'skip' or 'fail', got {self.on_error!r}.")
 
-    def describe(self, prompt: str, user_template: str | None) -> Mapping[str, Any]:
+    def describe(self, prompt: str, user_template: str | None) -> Record:
         """Return the settings that can change a prediction under a prompt and a user template."""
         models = []
         for member in self.members:
@@ -460,7 +459,7 @@ class Walk:
         key = self._keys.key(query, self._key_settings)
         if query.context is None:
             return key
-        return hashlib.sha256(f"{key}\0{query.context}".encode("utf-8", "surrogatepass")).hexdigest()
+        return sha256_of(f"{key}\0{query.context}")
 
     def _key_settings(self, query: Query) -> list[object]:
         """Return the settings and the prompt that can change a prediction."""

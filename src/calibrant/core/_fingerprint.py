@@ -70,7 +70,7 @@ class Fingerprint:
     def to_record(self) -> dict[str, Any]:
         """Return the fingerprint as JSON values, with the SHA-256 of the prompt instead of its text."""
         return {
-            "prompt_sha256": _sha256(self.prompt),
+            "prompt_sha256": sha256_of(self.prompt),
             "model": self.model,
             "space": self.space.value,
             "labels": list(self.labels),
@@ -82,7 +82,7 @@ class Fingerprint:
 
         Canonical: keys sorted, no spaces, ASCII only.
         """
-        return _sha256(json.dumps(self.to_record(), sort_keys=True, separators=(",", ":")))
+        return sha256_of(json.dumps(self.to_record(), sort_keys=True, separators=(",", ":")))
 
     def differences(self, record: Mapping[str, Any]) -> list[str]:
         """Return one phrase for each difference from a stored record of a fingerprint.
@@ -139,7 +139,7 @@ def demonstrated(settings: DemonstrationSettings, rows: str) -> dict[str, Any]:
     rows : str
         Candidate rows, as JSON Lines.
     """
-    return {**settings.model_dump(), "rows": rows.count("\n"), "sha256": _sha256(rows)}
+    return {**settings.model_dump(), "rows": rows.count("\n"), "sha256": sha256_of(rows)}
 
 
 def _label_change(then: list[str], now: list[str]) -> str:
@@ -154,5 +154,6 @@ def _some(labels: list[str]) -> str:
     return ", ".join(map(repr, labels[:_NAMED])) + (f" and {more} more" if more > 0 else "")
 
 
-def _sha256(text: str) -> str:
+def sha256_of(text: str) -> str:
+    """Return the SHA-256 of a text as hexadecimal digits; half of a surrogate pair counts as it is."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

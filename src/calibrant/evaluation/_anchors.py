@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError, DataError, ProviderError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._ranks import tie_ranks
 from calibrant.runs._rows import SavedRow, SavedRows
@@ -89,7 +89,8 @@ class AnchorComparison:
         """Exact (Clopper-Pearson) upper bound of the share of the run's rows with another label, at level 0.95."""
         from scipy.stats import beta  # noqa: PLC0415  (heavy)
 
-        n, changed = len(self.anchors), self.n_changed
+        n = len(self.anchors)
+        changed = self.n_changed
         return 1.0 if changed == n else float(beta.ppf(_LEVEL, changed + 1, n - changed))
 
     @cached_property
@@ -138,10 +139,11 @@ class AnchorComparison:
         now = {one.model_now for one in self.anchors}
         if len(then) > 1 or len(now) > 1 or then == now:
             return None
-        before, after = then.pop(), now.pop()
+        before = then.pop()
+        after = now.pop()
         return None if before is None or after is None else (before, after)
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the comparison as JSON values."""
         return {
             "schema_version": SCHEMA_VERSION,

@@ -8,19 +8,21 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, write_atomically
 from calibrant.core._reported import writable
 from calibrant.core._rows import read_rows
 from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
 from calibrant.evaluation._looks import counted_promise
+from calibrant.metrics._validation import Floats, Places
+from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
 CERTIFICATE: Final = "certificate.json"
@@ -228,7 +230,7 @@ class AskedRows:
     rows: SavedRows
     certificate: AskedCertificate
     label: str | None
-    places: NDArray[np.intp]
+    places: Places
     answers: Mapping[int, str]
     waiting: int
 
@@ -255,10 +257,8 @@ class AskedRows:
     def sentence(self) -> str:
         """Return the promise, where there is one, as a sentence or two."""
         found = self.certificate
-        threshold, promise = (
-            f"{found.threshold:.6g}",
-            f"with probability {1 - found.delta:g}, at least {found.target:.1%}",
-        )
+        threshold = f"{found.threshold:.6g}"
+        promise = f"with probability {1 - found.delta:g}, at least {found.target:.1%}"
         rows = f"{self.n_accepted:,} rows ({found.kept:.1%}) are"
         if found.metric == "recall":
             return (
@@ -273,7 +273,7 @@ class AskedRows:
             f"{threshold} on; {promise} {which} are right. The promise is about these rows, and no others."
         )
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the certificate as JSON values, as ``certificate.json`` holds it."""
         found = self.certificate
         names = ("certified", "threshold", "kept", "labels_used", "reason", "target", "delta", "metric")
@@ -295,7 +295,7 @@ class AskedRows:
 
         For recall a row is flagged, answered or left out.
         """
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         accepted = set(self.places[self.certificate.accepted].tolist())
         yes, no = ("flagged", "left out") if self.certificate.metric == "recall" else ("accepted", "review")
         text = io.StringIO()
@@ -309,7 +309,7 @@ class AskedRows:
             label = self.rows.labels[place] if answer in (None, NO_LABEL) else answer
             writer.writerow([int(self.rows.index[place]), label, shown, decision])
         write_atomically(out / DECIDED, text.getvalue())
-        write_atomically(out / CERTIFICATE, json.dumps(self.to_record(), indent=2, ensure_ascii=False) + "\n")
+        write_json(out / CERTIFICATE, self.to_record())
 
 
 def certify_saved(  # noqa: PLR0913 (keyword-only options)
@@ -349,27 +349,27 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
     DataError
         An answer is no label, or there are no probabilities for recall.
     """
-    promise = RowsPromise.of(rows, target=target, delta=delta, metric=metric, label=label, budget=budget)
+    promise = RowsPromise(rows=rows, target=target, delta=delta, metric=metric, budget=budget, label=label)
     if answer is None:
         wanted = promise.wanted(file.answers)
         if wanted:
             file.answers |= dict.fromkeys(wanted, "")
             file.write(rows)
         return promise.found(file.answers)
-    asked = promise.asking()
-    row = next(asked)
-    while not isinstance(row, AskedCertificate):
-        place = int(promise.places[row])
+
+    def is_right(place: int) -> bool:
         if not file.answers.get(place):
             file.answers[place] = answered(answer, file, rows, place)
             file.write(rows)
-        row = asked.send(promise.is_right(place, file.answers[place]))
+        return promise.is_right(place, file.answers[place])
+
+    promise.certificate(is_right)
     return promise.found(file.answers)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowsPromise:
-    """Promise that is asked of saved rows; see `certify_saved`.
+    """Promise that is asked of saved rows; see `certify_saved`, also for the errors.
 
     Attributes
     ----------
@@ -377,10 +377,6 @@ class RowsPromise:
         The rows.
     target, delta, metric, budget, label
         As for `certify_saved`.
-    places : ndarray of int, shape (m,)
-        Rows that it is about.
-    confidence : ndarray of float, shape (m,)
-        Their confidences; for recall, the probabilities of the label.
     """
 
     rows: SavedRows
@@ -389,45 +385,26 @@ class RowsPromise:
     metric: Metric
     budget: int
     label: str | None
-    places: NDArray[np.intp]
-    confidence: NDArray[np.float64]
 
-    @classmethod
-    def of(
-        cls,
-        rows: SavedRows,
-        *,
-        target: float,
-        delta: float,
-        metric: Metric,
-        budget: int,
-        label: str | None,
-    ) -> RowsPromise:
-        """Return the promise; ConfigurationError or DataError as `certify_saved` raises them."""
-        if metric == "recall":
-            places = np.arange(len(rows))
-            confidence = _probability(rows, label)
-        else:
-            places = _with_label(rows, label)
-            confidence = rows.confidence[places]
-        return cls(
-            rows=rows,
-            target=target,
-            delta=delta,
-            metric=metric,
-            budget=budget,
-            label=label,
-            places=places,
-            confidence=confidence,
-        )
+    @cached_property
+    def places(self) -> Places:
+        """Rows that it is about, shape (m,)."""
+        return np.arange(len(self.rows)) if self.metric == "recall" else _with_label(self.rows, self.label)
+
+    @cached_property
+    def confidence(self) -> Floats:
+        """Confidences of these rows, shape (m,); for recall, the probabilities of the label."""
+        if self.metric == "recall":
+            return _probability(self.rows, self.label)
+        return self.rows.confidence[self.places]
 
     def is_right(self, place: int, given: str) -> bool:
         """Return True if the row at `place` is right by its true label; for recall, if it has the label."""
         return given == (self.label if self.metric == "recall" else self.rows.labels[place])
 
-    def asking(self) -> Any:  # noqa: ANN401 (a generator)
-        """Return the generator of `rows_to_ask` for these rows."""
-        return rows_to_ask(
+    def certificate(self, is_right: Callable[[int], bool | None]) -> AskedCertificate:
+        """Ask about one row after the other, by its place, until the certificate is there; None ends it as it is."""
+        asked = rows_to_ask(
             self.confidence,
             target=self.target,
             delta=self.delta,
@@ -435,39 +412,43 @@ class RowsPromise:
             budget=self.budget,
             inputs=self.rows.index[self.places].tolist(),
         )
+        row = next(asked)
+        while not isinstance(row, AskedCertificate):
+            row = asked.send(is_right(int(self.places[row])))
+        return row
 
     def wanted(self, answers: Mapping[int, str]) -> list[int]:
         """Return up to 20 rows to ask a person about next: those that are needed if all of them are right."""
-        asked = self.asking()
         wanted: list[int] = []
-        row = next(asked)
-        while not isinstance(row, AskedCertificate) and len(wanted) < ROUND:
-            place = int(self.places[row])
-            given = answers.get(place)
-            if not given:
-                wanted.append(place)
-            row = asked.send(not given or self.is_right(place, given))
+
+        def is_right(place: int) -> bool | None:
+            if given := answers.get(place):
+                return self.is_right(place, given)
+            wanted.append(place)
+            return True if len(wanted) < ROUND else None
+
+        self.certificate(is_right)
         return wanted
 
     def found(self, answers: Mapping[int, str]) -> AskedRows:
         """Return the promise that the answers so far bear, counted among all that were asked of these rows."""
-        asked = self.asking()
-        row = next(asked)
-        while not isinstance(row, AskedCertificate):
-            place = int(self.places[row])
-            given = answers.get(place)
-            row = asked.send(self.is_right(place, given) if given else None)
+        known = {place: given for place, given in answers.items() if given}
+
+        def is_right(place: int) -> bool | None:
+            return self.is_right(place, known[place]) if place in known else None
+
+        certificate = self.certificate(is_right)
         return AskedRows(
             rows=self.rows,
-            certificate=counted_promise(row, self.rows, self.places, label=self.label),
+            certificate=counted_promise(certificate, self.rows, self.places, label=self.label),
             label=self.label,
             places=self.places,
-            answers={place: given for place, given in answers.items() if given},
-            waiting=sum(not given for given in answers.values()),
+            answers=known,
+            waiting=len(answers) - len(known),
         )
 
 
-def _with_label(rows: SavedRows, label: str | None) -> NDArray[np.intp]:
+def _with_label(rows: SavedRows, label: str | None) -> Places:
     """Return the places of the rows with a predicted label, or with this one."""
     places = np.flatnonzero([found is not None and label in (None, found) for found in rows.labels])
     if not len(places):
@@ -478,7 +459,7 @@ def _with_label(rows: SavedRows, label: str | None) -> NDArray[np.intp]:
     return places
 
 
-def _probability(rows: SavedRows, label: str | None) -> NDArray[np.float64]:
+def _probability(rows: SavedRows, label: str | None) -> Floats:
     """Return the probability of a label in each row; NaN where a row has none."""
     if label is None:
         raise ConfigurationError("Expected a label for recall, got none: name it, as with --recall LABEL.")
@@ -490,10 +471,11 @@ def _probability(rows: SavedRows, label: str | None) -> NDArray[np.float64]:
         )
     if label not in rows.label_set:
         raise ConfigurationError(f"Expected a label, {_some_labels(rows)}, got {label!r}: check the name.")
-    return np.array([_probability_of(row.values.get("probabilities"), label) for row in rows.rows()])
+    return np.array([probability_of(row.values.get("probabilities"), label) for row in rows.rows()])
 
 
-def _probability_of(probabilities: object, label: str) -> float:
+def probability_of(probabilities: object, label: str) -> float:
+    """Return the probability of a label among those of a row, in [0, 1]; NaN if the row has none."""
     if not isinstance(probabilities, Mapping):
         return math.nan
     return min(max(float(probabilities.get(label) or 0.0), 0.0), 1.0)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject
 from calibrant.core._prediction import Interval
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
 from calibrant.metrics._gate import PairedGate
 from calibrant.metrics._intervals import PairedComparison, holm, paired_comparison, wilson_interval
+from calibrant.metrics._validation import Bools
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message
@@ -132,7 +133,7 @@ class RunComparison:
             one for one in self.differences if one.loss_gate and one.loss_gate.decision == "accepted"
         )
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the comparison as JSON values."""
         return {
             "schema_version": SCHEMA_VERSION,
@@ -142,7 +143,7 @@ class RunComparison:
         }
 
 
-def _difference_record(difference: RunDifference) -> dict[str, Any]:
+def _difference_record(difference: RunDifference) -> JsonObject:
     gate = difference.gate
     loss_gate = difference.loss_gate
     return {
@@ -252,7 +253,8 @@ def _pairs(first: SavedRows, other: SavedRows, *, finished: bool) -> _Pairs:
 def _is_beginning(first: SavedRows, other: SavedRows) -> bool:
     """Return True if the rows of the shorter run are the first ones of the longer."""
     shorter, longer = sorted((first, other), key=len)
-    return bool(np.array_equal(np.sort(shorter.index), np.sort(longer.index)[: len(shorter)]))
+    beginning = np.sort(longer.index)[: len(shorter)]
+    return bool(np.array_equal(np.sort(shorter.index), beginning))
 
 
 def _refuse_rows(first: SavedRows, other: SavedRows, *, finished: bool) -> None:
@@ -334,7 +336,7 @@ def _score(run: SavedRows, level: float) -> ComparedRun:
     )
 
 
-def _macro_f1(run: SavedRows, known: NDArray[np.bool_]) -> float | None:
+def _macro_f1(run: SavedRows, known: Bools) -> float | None:
     rows = np.flatnonzero(known).tolist()
     truth = [run.answers[row] for row in rows]
     predicted = [run.labels[row] for row in rows]

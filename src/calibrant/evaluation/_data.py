@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import Record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._predictor import Predictor, Query, Stop
@@ -67,14 +68,12 @@ class Dataset:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ConfigurationError(f"Expected a limit of at least 1 row, got {self.limit}.")
+        _check_limit(self.limit)
 
     def __iter__(self) -> Iterator[Example]:
         path = self.source.path
         for example, line in islice(self.source.examples(), self.limit):
-            answer = check_answer(example, self.labels, path=path, line=line)
-            yield example if answer == example.answer else replace(example, answer=answer)
+            yield _with_answer(example, check_answer(example, self.labels, path=path, line=line))
 
 
 class UnlabelledTexts:
@@ -104,7 +103,7 @@ class UnlabelledTexts:
             self.columns.update(dict.fromkeys(values))
             yield example
 
-    def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
+    def records(self) -> Iterator[tuple[Record, Example]]:
         """Yield the columns of each row, and the row as an example."""
         for text in self._texts:
             given = text if isinstance(text, TextWithContext) else TextWithContext(text)  # type: ignore[arg-type]
@@ -146,8 +145,7 @@ class UnlabelledFile(UnlabelledTexts):
         limit: int | None = None,
     ) -> None:
         super().__init__()
-        if limit is not None and limit < 1:
-            raise ConfigurationError(f"Expected a limit of at least 1 row, got {limit}.")
+        _check_limit(limit)
         self.path = path
         self.text = text
         self.csv = columns.csv
@@ -170,7 +168,7 @@ class UnlabelledFile(UnlabelledTexts):
         """Columns that an example is made of."""
         return [self.text] if self._context is None else [self.text, self._context]
 
-    def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
+    def records(self) -> Iterator[tuple[Record, Example]]:
         """Yield the columns of each row, as they are in the file, and the row as an example."""
         rows = read_rows(self.path, csv=self.csv, column=self.text)
         for number, row in enumerate(islice(rows, self._limit)):
@@ -192,6 +190,15 @@ class UnlabelledFile(UnlabelledTexts):
             context=context or None,
             row_id=row_id_of(row, self._row_id),
         )
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"Expected a limit of at least 1 row, got {limit}.")
+
+
+def _with_answer(example: Example, answer: str) -> Example:
+    return example if answer == example.answer else replace(example, answer=answer)
 
 
 def _text_or_nothing(row: Row, column: str) -> str:
@@ -260,7 +267,7 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
             answer = check_answer(example, labels)
         except DataError as error:
             raise DataError(f"row {number}: {error}") from error
-        yield example if answer == example.answer else replace(example, answer=answer)
+        yield _with_answer(example, answer)
 
 
 def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
@@ -272,7 +279,8 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
         There are no rows, none has a text, or one is broken.
     """
     digest = hashlib.sha256()
-    rows, has_text = 0, False
+    rows = 0
+    has_text = False
     for example in checked(examples, labels):
         rows += 1
         has_text = has_text or bool(example.input)

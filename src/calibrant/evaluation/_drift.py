@@ -15,6 +15,7 @@ from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._prediction import Prediction
 from calibrant.evaluation._topics import TopicDrift, measure_topics
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
+from calibrant.metrics._validation import Bools, Floats
 from calibrant.store._ledger import Ledger
 
 _PERMUTATIONS: Final = 9_999  # at least
@@ -65,7 +66,7 @@ class Drift:
     p_value: float | None
 
 
-def measure_drift(values: NDArray[np.float64], history: NDArray[np.float64]) -> Drift:
+def measure_drift(values: Floats, history: Floats) -> Drift:
     """Compare `values` of shape (n,) with `history` of shape (m,): finite, a thousand each at most."""
     n = len(values)
     m = len(history)
@@ -91,7 +92,7 @@ def measure_drift(values: NDArray[np.float64], history: NDArray[np.float64]) -> 
     )
 
 
-def _divided_further(n: int, m: int, is_last: NDArray[np.bool_], observed: int) -> float:
+def _divided_further(n: int, m: int, is_last: Bools, observed: int) -> float:
     """Return the probability that n of n + m values, drawn at random, are at least as far from the others.
 
     With k values passed, of which i are new, the next one is new with probability (n - i) / (n + m - k): a Markov chain
@@ -177,12 +178,8 @@ class HistoryDrift:
 
     def to_record(self) -> dict[str, Any]:
         """Return the distances as JSON values."""
-        flags = {
-            "labels_drifted": self.labels_drifted,
-            "confidence_drifted": self.confidence_drifted,
-            "topics_drifted": self.topics_drifted,
-        }
-        return {**asdict(self), **flags}
+        flags = ("labels_drifted", "confidence_drifted", "topics_drifted")
+        return {**asdict(self), **{name: getattr(self, name) for name in flags}}
 
     def lines(self, *, all_of_them: bool) -> Iterator[str]:
         """Yield lines on what has drifted, or on everything that was compared."""
@@ -238,7 +235,7 @@ class _Sample:
     """Uniform sample of at most 1,000 of the values that came so far."""
 
     values: list[Any] = field(default_factory=list)
-    _keys: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the least ones are kept
+    _keys: Floats = field(default_factory=lambda: np.empty(0))  # the least ones are kept
     _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def add(self, values: Sequence[object]) -> None:
@@ -342,17 +339,20 @@ class HistoryWatch:
         tests = 2 if history.sketches is None else 3
         level = _TOTAL / tests / (_SUM * look**_DECAY)
         names = sorted({*seen.labels, *history.labels})
-        table = np.array([[part.get(name, 0) for name in names] for part in (history.labels, seen.labels)])
+        earlier = [history.labels.get(name, 0) for name in names]
+        later = [seen.labels.get(name, 0) for name in names]
+        table = np.array([earlier, later])
         several = history.answered is not None or self._tuned.labels.holds_several
         answered = history.rows if history.answered is None else history.answered
         sizes = np.array([answered, seen.answered]) if several else table.sum(axis=1)
         then, now = table / np.maximum(sizes[:, np.newaxis], 1)
         apart = np.abs(now - then)
         rng = np.random.default_rng(0)
+        pairs = zip(then.tolist(), now.tolist(), strict=True)
         return HistoryDrift(
             rows=int(sizes[1]),
             history=int(sizes[0]),
-            shares=dict(zip(names, zip(then.tolist(), now.tolist(), strict=True), strict=True)),
+            shares=dict(zip(names, pairs, strict=True)),
             label_distance=float(apart.max(initial=0.0) if several else apart.sum() / 2),
             label_p_value=_each_label(table, sizes) if several else _same_labels(table, level, rng),
             confidence=measure_drift(np.array(seen.confidences.values), np.array(history.confidence)),
@@ -480,10 +480,10 @@ def _label_p_value(later: int, have: int, new: int, n_rows: int) -> float:
     """Return the probability that `later` of `new` rows have a label that `have` have, or a number as unlikely."""
     from scipy.special import gammaln  # noqa: PLC0415 (`import calibrant` must not load scipy)
 
-    def log_choices(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = (
-            gammaln(np.add(n, 1)) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
-        )
+    def log_choices(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> Floats:
+        chosen = gammaln(np.add(k, 1))
+        others = gammaln(np.subtract(n, k) + 1)
+        found: Floats = gammaln(np.add(n, 1)) - chosen - others
         return found
 
     counts = np.arange(max(0, new + have - n_rows), min(new, have) + 1)

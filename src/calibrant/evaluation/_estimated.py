@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,8 +19,9 @@ from calibrant.calibration._estimates import (
     rows_drawn,
 )
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION, write_atomically
-from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered
+from calibrant.core._files import SCHEMA_VERSION, JsonObject
+from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered, probability_of
+from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
 ESTIMATE: Final = "estimate.json"
@@ -55,9 +55,9 @@ class EstimatedRows:
     labels_used: int
     waiting: int
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the estimates as JSON values, as ``estimate.json`` holds them."""
-        record: dict[str, Any] = {
+        record: JsonObject = {
             "schema_version": SCHEMA_VERSION,
             "kind": "estimate",
             "source": self.rows.name,
@@ -85,8 +85,8 @@ class EstimatedRows:
 
     def write(self, out: Path) -> None:
         """Write ``estimate.json``."""
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / ESTIMATE, json.dumps(self.to_record(), indent=2, ensure_ascii=False) + "\n")
+        make_folder(out)
+        write_json(out / ESTIMATE, self.to_record())
 
 
 def _values(found: Estimate) -> dict[str, float]:
@@ -139,25 +139,21 @@ def estimate_saved(
             f"Expected a budget from {_FEWEST} to the {len(rows):,} rows of {rows.name}, got {budget:,}: each row is "
             "labelled once at most."
         )
-    places = None if other is None else _same_rows(rows, other)
-    second = None if other is None or places is None else [other.labels[place] for place in places]
     drawn = rows_drawn(rows.index.tolist(), len(rows))
-    wanted = [row for row in drawn if second is None or rows.labels[row] != second[row]][:budget]
-    if other is not None and places is not None:
+    places: list[int] = []
+    if other is not None:
+        places = _same_rows(rows, other)
+        drawn = [row for row in drawn if rows.labels[row] != other.labels[places[row]]]
+    wanted = drawn[:budget]
+    if other is not None:
         _check_texts(rows, other, file, wanted, places)
     _fill(file, rows, wanted, answer)
     n_known = next((n for n, row in enumerate(wanted) if not file.answers.get(row)), len(wanted))
     is_enough = n_known >= min(_FEWEST, len(wanted))
-    pile, difference = None, None
+    pile = None
+    difference = None
     if other is not None and is_enough:
-        difference = estimate_difference(
-            rows.labels,
-            second or (),
-            ask=_truth(file),
-            budget=max(n_known, _FEWEST),
-            confidences=(rows.confidence, other.confidence[places]),
-            inputs=rows.index.tolist(),
-        )
+        difference = _compared(rows, other, places, file, n_known)
     elif is_enough:
         pile = _estimated(rows, file, n_known)
     return EstimatedRows(
@@ -187,6 +183,20 @@ def _truth(file: AnswerFile) -> Callable[[int], str | None]:
     return lambda row: None if file.answers[row] == NO_LABEL else file.answers[row]
 
 
+def _compared(
+    rows: SavedRows, other: SavedRows, places: list[int], file: AnswerFile, n_known: int
+) -> DifferenceEstimate:
+    """Return the difference of two predictions by the first `n_known` rows on which they differ."""
+    return estimate_difference(
+        rows.labels,
+        [other.labels[place] for place in places],
+        ask=_truth(file),
+        budget=max(n_known, _FEWEST),
+        confidences=(rows.confidence, other.confidence[places]),
+        inputs=rows.index.tolist(),
+    )
+
+
 def _estimated(rows: SavedRows, file: AnswerFile, n_known: int) -> PileEstimate:
     """Return shares, accuracy and macro F1 by the first `n_known` rows that are drawn."""
     names = rows.index.tolist()
@@ -214,8 +224,7 @@ def _probabilities(rows: SavedRows, labels: list[str]) -> ArrayLike:
     found = np.full((len(rows), len(labels)), np.nan)
     for place, row in enumerate(rows.rows()):
         given = row.values.get("probabilities")
-        if isinstance(given, Mapping):
-            found[place] = [min(max(float(given.get(label) or 0.0), 0.0), 1.0) for label in labels]
+        found[place] = [probability_of(given, label) for label in labels]
     return found
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, Record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, Prediction
 from calibrant.core._predictor import Limits, Predictor, Query, Stop
@@ -46,13 +46,13 @@ _TICK: Final = 0.25  # seconds between reports
 
 def run_fingerprint(
     labels: LabelSet,
-    described: Mapping[str, Any],
+    described: Record,
     inspection: Inspection | None,
-    about: Mapping[str, Any],
+    about: Record,
     *,
     kind: str = "evaluation",
     **engine: object,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the settings that determine an evaluation's rows, as in ``run.json``.
 
     Parameters
@@ -147,7 +147,7 @@ class BatchEvaluator:
         text: str | None = None,
         label: str | None = None,
         out: str | Path | None = None,
-        about: Mapping[str, Any] | None = None,
+        about: Record | None = None,
         on_progress: EvaluationProgressListener | None = None,
         stop: Stop | None = None,
     ) -> EvaluationResult:
@@ -189,16 +189,18 @@ class BatchEvaluator:
         CalibrantError
             The directory was moved or removed during the run; the message says where its rows are kept.
         """
-        if text is None and label is None:
-            rows = cast("Iterable[Example]", examples)
-            return self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
-        from calibrant.core._frames import frame_examples  # noqa: PLC0415 (if there is a frame)
-        from calibrant.evaluation._label import with_frame  # noqa: PLC0415 (the same)
+        is_frame = text is not None or label is not None
+        rows = cast("Iterable[Example]", examples)
+        if is_frame:
+            from calibrant.core._frames import frame_examples  # noqa: PLC0415 (if there is a frame)
 
-        frame = cast("Frame", examples)
-        rows = frame_examples(frame, text=text or "input", label=label or "answer")
+            rows = frame_examples(cast("Frame", examples), text=text or "input", label=label or "answer")
         result = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
-        return with_frame(result, frame)
+        if not is_frame:
+            return result
+        from calibrant.evaluation._label import with_frame  # noqa: PLC0415 (as above)
+
+        return with_frame(result, cast("Frame", examples))
 
     def label(  # noqa: PLR0913 (keyword-only options)
         self,
@@ -209,7 +211,7 @@ class BatchEvaluator:
         file_format: str | None = None,
         decide: Decide | None = None,
         distribution: bool = False,
-        about: Mapping[str, Any] | None = None,
+        about: Record | None = None,
         on_progress: EvaluationProgressListener | None = None,
         stop: Stop | None = None,
     ) -> EvaluationResult:
@@ -267,7 +269,7 @@ class BatchEvaluator:
         examples: Iterable[Example],
         *,
         out: str | Path | None,
-        about: Mapping[str, Any] | None,
+        about: Record | None,
         on_progress: EvaluationProgressListener | None,
         stop: Stop | None,
         file: LabelFile | None = None,
@@ -280,8 +282,11 @@ class BatchEvaluator:
         if file is not None:
             file.prepare()
         with ExitStack() as stack:
-            if self._cache is not None:
-                run.predictor.use_journal(self._opened_cache(self._cache, stack))
+            cache = self._cache
+            if isinstance(cache, str | Path):
+                cache = stack.enter_context(open_cache(cache))
+            if cache is not None:
+                run.predictor.use_journal(cache)
             if inspection is not None:
                 run.find_abilities(inspection.rows)
             if out is not None:
@@ -315,10 +320,6 @@ class BatchEvaluator:
                 "for is kept under the name of its model."
             )
         return None if is_iterator else inspect(examples, self._predictor.labels)
-
-    @staticmethod
-    def _opened_cache(cache: Journal | str | Path, stack: ExitStack) -> Journal:
-        return stack.enter_context(open_cache(cache)) if isinstance(cache, str | Path) else cache
 
     @staticmethod
     def _keep_journal(run: _EvaluationRun, stack: ExitStack) -> None:
@@ -362,14 +363,14 @@ class _EvaluationRun:
         self._stop = stop
         expected = None if inspection is None else inspection.rows
         self.account = RunAccount(predictor.labels, expected=expected, on_progress=on_progress)
-        self._about: Mapping[str, Any] = {}
+        self._about: Record = {}
         self._file: PredictionsFile | None = None
         self._predictions: list[Prediction] = []
         self._answered: list[Example] = []
         self._under_way: dict[int, tuple[int, Example]] = {}  # by the number of the query
         self._rows_called = self._calls_of_rows = 0
 
-    def write_to(self, directory: RunDirectory, about: Mapping[str, Any]) -> None:
+    def write_to(self, directory: RunDirectory, about: Record) -> None:
         """Open the output files, and count the finished rows in them."""
         self.directory = directory
         self._about = {**about, "model": self.predictor.describe()["model"]}
@@ -419,7 +420,8 @@ class _EvaluationRun:
         return checked(self._examples, self.predictor.labels)
 
     def _queries(self) -> Iterator[Query]:
-        file, number = self._file, 0
+        file = self._file
+        number = 0
         for index, example in enumerate(self._rows()):
             if file is None or not file.is_finished(index):
                 self._under_way[number] = (index, example)

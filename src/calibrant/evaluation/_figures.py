@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from calibrant.core._files import Record
 from calibrant.core._labels import LabelSet
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Sketches, rule_of
 from calibrant.metrics._intervals import wilson_interval
@@ -17,8 +18,8 @@ from calibrant.runs._rows import UNKNOWN, SavedRows, sketch_of
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
 _LOW_LABEL_MASS: Final = "rows with a low label mass, share of the answered ones"
 _SKETCHES: Final = 1000
+_INTERVAL: Final = ("estimate", "lower", "upper", "level")
 
-_Record: TypeAlias = Mapping[str, Any]
 # Name, measured value (a number, or a record with estimate, lower, upper and level; None is no figure), and rows.
 _Measured: TypeAlias = tuple[str, Any, Any]
 
@@ -56,10 +57,10 @@ def measurements_of(
     predictions: SavedRows,
     labels: LabelSet,
     *,
-    metrics: _Record | None = None,
-    search: _Record | None = None,
-    calibration: _Record | None = None,
-    thresholds: _Record | None = None,
+    metrics: Record | None = None,
+    search: Record | None = None,
+    calibration: Record | None = None,
+    thresholds: Record | None = None,
 ) -> Measurements:
     """Return the figures of a run and the distribution of its predictions.
 
@@ -101,16 +102,21 @@ def _sketches(predictions: SavedRows) -> Sketches | None:
     places = [place for place, label in enumerate(predictions.labels) if label is not None]
     if len(places) > _SKETCHES:
         places = sorted(np.random.default_rng(0).choice(places, _SKETCHES, replace=False).tolist())
-    found = [(row.label, sketch_of(row.values)) for row in predictions.rows(places)]
-    known = [(label, sketch) for label, sketch in found if label is not None and sketch is not None]
-    if len({len(sketch) for _, sketch in known}) != 1:
+    labels = []
+    sketches = []
+    for row in predictions.rows(places):
+        sketch = sketch_of(row.values)
+        if row.label is not None and sketch is not None:
+            labels.append(row.label)
+            sketches.append(sketch)
+    if len(set(map(len, sketches))) != 1:
         return None
-    return Sketches.of([label for label, _ in known], np.array([sketch for _, sketch in known]))
+    return Sketches.of(labels, np.array(sketches))
 
 
-def _figure(name: str, value: _Record | float, rows: Any) -> Figure:  # noqa: ANN401 (numpy's, too)
+def _figure(name: str, value: Record | float, rows: Any) -> Figure:  # noqa: ANN401 (numpy's, too)
     record = value if isinstance(value, Mapping) else {"estimate": value}
-    numbers = {key: float(record[key]) for key in ("estimate", "lower", "upper", "level") if key in record}
+    numbers = {key: float(record[key]) for key in _INTERVAL if key in record}
     return Figure(name=name, **numbers, rows=int(rows))
 
 
@@ -133,11 +139,10 @@ def figure_warnings(figures: Iterable[Figure]) -> list[str]:
 def _share(count: int, rows: int) -> dict[str, float]:
     """Return a share of rows with its Wilson interval."""
     interval = wilson_interval(count, rows)
-    ends = {"lower": interval.lower, "upper": interval.upper, "level": interval.level}
-    return {"estimate": count / rows, **ends}
+    return {name: getattr(interval, name) for name in _INTERVAL}
 
 
-def _evaluation_figures(metrics: _Record) -> Iterator[_Measured]:
+def _evaluation_figures(metrics: Record) -> Iterator[_Measured]:
     for key, name in _SHARES:
         share = metrics[key] or {}
         yield name, metrics[key], share.get("rows")
@@ -154,7 +159,7 @@ def _evaluation_figures(metrics: _Record) -> Iterator[_Measured]:
         yield from _baseline_figures(baselines["scores"][1:], baselines, baselines["rows"])
 
 
-def _composite_figures(composite: _Record | None, rows: int) -> Iterator[_Measured]:
+def _composite_figures(composite: Record | None, rows: int) -> Iterator[_Measured]:
     """Yield figures of single parts, for answers that hold several labels; nothing for other answers."""
     if composite is None:
         return
@@ -166,7 +171,7 @@ def _composite_figures(composite: _Record | None, rows: int) -> Iterator[_Measur
 
 
 def _baseline_figures(
-    scores: Iterable[_Record], compared: _Record, rows: int, *, kind: str = "", of: str = "the model"
+    scores: Iterable[Record], compared: Record, rows: int, *, kind: str = "", of: str = "the model"
 ) -> Iterator[_Measured]:
     """Yield the accuracy differences to the baselines on texts, and all baselines' scores on the same rows."""
     for name, key in (("TF-IDF", "against_text"), ("embeddings", "against_embeddings")):
@@ -189,7 +194,7 @@ def _counted_figures(predictions: SavedRows) -> Iterator[_Measured]:
             yield name, _share(right, rows), rows
 
 
-def _search_figures(search: _Record) -> Iterator[_Measured]:
+def _search_figures(search: Record) -> Iterator[_Measured]:
     final = search["final"]
     comparison = search["comparison"]
     scores = [] if final is None else [(final["score"], "this prompt and the head")]
@@ -213,7 +218,7 @@ def _search_figures(search: _Record) -> Iterator[_Measured]:
         yield "test credit, this minus first prompt", search["credit_difference"], comparison["n"]
 
 
-def _calibration_figures(calibration: _Record | None) -> Iterator[_Measured]:
+def _calibration_figures(calibration: Record | None) -> Iterator[_Measured]:
     if calibration is not None:
         held_out = calibration["held_out"]
         for key, name in _HELD_OUT:
@@ -236,7 +241,7 @@ def _label_figures(predictions: SavedRows, labels: LabelSet) -> Iterator[_Measur
         yield _LOW_LABEL_MASS, _share(low, answered), answered
 
 
-def _acceptance_figures(predictions: SavedRows, thresholds: _Record | None) -> Iterator[_Measured]:
+def _acceptance_figures(predictions: SavedRows, thresholds: Record | None) -> Iterator[_Measured]:
     """Yield the share of accepted rows and their accuracy; nothing without a threshold."""
     rule, least = (None, None) if thresholds is None else rule_of(thresholds, accept_suggested=True)
     if least is None:

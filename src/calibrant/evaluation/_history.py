@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -14,19 +13,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import JsonObject, read_json_object
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.evaluation._metrics import EvaluationResult
 from calibrant.metrics._intervals import bootstrap_interval, wilson_interval
+from calibrant.metrics._validation import Floats, RandomSource
 from calibrant.runs._directory import write_json
 from calibrant.runs._rows import UNKNOWN
 from calibrant.store._scores import Scope, ScopeSummary, Score
@@ -36,7 +37,6 @@ Strategy = Literal["none", "full-history"]
 
 _LATEST: Final = 1_000
 _LEAST: Final = 2
-_STRATEGIES: Final = ("none", "full-history")
 _ALWAYS: Final = "always"
 
 SCORE_TYPES: Final[Mapping[str, ScoreType]] = MappingProxyType(
@@ -306,7 +306,7 @@ class EvaluationHistory:
         profile_name: str,
         strategy: Strategy = "full-history",
         alpha: float = 0.95,
-        rng: np.random.Generator | int | None = None,
+        rng: RandomSource = None,
     ) -> HistoryInterval:
         """Return the interval of the mean of the latest 1,000 scores of a scope.
 
@@ -336,9 +336,9 @@ class EvaluationHistory:
             The database cannot be read.
         """
         scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
-        if strategy not in _STRATEGIES:
+        if strategy not in get_args(Strategy):
             raise ConfigurationError(
-                f"Expected strategy to be one of {', '.join(_STRATEGIES)}, got {strategy!r}."
+                f"Expected strategy to be one of {', '.join(get_args(Strategy))}, got {strategy!r}."
             )
         if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1.0:
             raise ConfigurationError(
@@ -414,7 +414,7 @@ def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is,
     return number
 
 
-def _finite_values(values: ArrayLike, *, name: str) -> NDArray[np.float64]:
+def _finite_values(values: ArrayLike, *, name: str) -> Floats:
     """Return the values as an array of shape (n,); raise unless all are finite numbers."""
     array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object).ravel()
     if array.dtype.kind not in "biuf":
@@ -499,7 +499,7 @@ class HistoryEntry:
     interval: HistoryInterval
     drift: Drift
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the entry as JSON values."""
         return asdict(self)
 
@@ -536,8 +536,7 @@ class RunScope:
         if not profile_name:
             described = {**classifier.describe(), "labels": list(classifier.labels.labels)}
             text = json.dumps(described, sort_keys=True, default=repr)
-            digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-            profile_name = f"prompt-{digest[:16]}"
+            profile_name = f"prompt-{sha256_of(text)[:16]}"
         return cls(account_id=account_id, task=task, profile_name=profile_name)
 
     def record(self, history: EvaluationHistory, result: EvaluationResult, directory: Path) -> HistoryEntry:
@@ -563,7 +562,7 @@ class RunScope:
         return entry
 
 
-def _columns(account_id: str, evaluator_id: str, profile_name: str) -> dict[str, Any]:
+def _columns(account_id: str, evaluator_id: str, profile_name: str) -> JsonObject:
     """Return the columns of a scope; ConfigurationError for a name that cannot be stored."""
     scope = Scope(account_id=account_id, evaluator_id=evaluator_id, profile_name=profile_name)
     return dict(scope.columns())

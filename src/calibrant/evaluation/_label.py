@@ -10,7 +10,7 @@ import logging
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from itertools import count, islice
@@ -19,7 +19,7 @@ from typing import IO, Any, Final, Protocol, TypeAlias, cast
 from zipfile import ZipFile, is_zipfile
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers
+from calibrant.core._files import Record, atomic_bytes_writer, atomic_writer, remove_leftovers
 from calibrant.core._frames import (
     ANSWER_COLUMNS,
     DECISIONS,
@@ -53,7 +53,9 @@ _DISTRIBUTION: Final = "probabilities"
 _PREFIX: Final = "calibrant_"
 _BLOCK: Final = 1024  # rows in memory
 
-_Write: TypeAlias = Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]
+_Inputs: TypeAlias = Sequence[Record]
+_Added: TypeAlias = Sequence[tuple[Any, ...]]
+_Write: TypeAlias = Callable[[_Inputs, _Added, Any], None]
 MAX_ROWS: Final = 1_048_576  # of a sheet, its header included
 _MAX_TEXT: Final = 32_767  # characters of a cell
 
@@ -104,9 +106,10 @@ class UnlabelledFrame(UnlabelledTexts):
     def __iter__(self) -> Iterator[Example]:
         return (example for _, example in super().records())  # without the other columns
 
-    def records(self) -> Iterator[tuple[Mapping[str, Any], Example]]:
+    def records(self) -> Iterator[tuple[Record, Example]]:
         """Yield the columns of each row, and the row as an example."""
-        for values, example in zip(zip(*frame_values(self.frame), strict=True), self, strict=True):
+        rows = zip(*frame_values(self.frame), strict=True)
+        for values, example in zip(rows, self, strict=True):
             yield dict(zip(self.columns, values, strict=True)), example
 
 
@@ -206,7 +209,8 @@ class LabelFile:
             require_parquet()
         if file_format == "xlsx":
             require_excel("--format xlsx")
-        if source is not None and directory.resolve() in (source.resolve(), *source.resolve().parents[:1]):
+        taken = () if source is None else (source.resolve(), source.resolve().parent)
+        if directory.resolve() in taken:
             raise ConfigurationError(
                 f"Expected an output directory apart from the input, got {directory} for {source}: choose another "
                 "one, as its files are written anew."
@@ -318,7 +322,7 @@ class LabelFile:
             _LOG.warning("%s: another file was there, which is kept as %s.", self.path, former)
         return self.path
 
-    def _answered_blocks(self) -> Iterator[tuple[list[Any], list[Mapping[str, Any]], Any]]:
+    def _answered_blocks(self) -> Iterator[tuple[list[Any], list[Record], Any]]:
         """Yield blocks of answered rows: their records, their input, and its own form; see `_input_blocks`."""
         lines = answered_lines(self.directory)
         number = 0
@@ -337,7 +341,7 @@ class LabelFile:
                 self._has_unanswered = True
                 return
 
-    def _input_blocks(self) -> Iterator[tuple[list[tuple[Mapping[str, Any], Example]], Any]]:
+    def _input_blocks(self) -> Iterator[tuple[list[tuple[Record, Example]], Any]]:
         """Yield blocks of the input: values and example of each row, and the form that keeps their types.
 
         That is an Arrow table if a Parquet file becomes one, the cells of each row if an Excel file does, else None.
@@ -358,7 +362,8 @@ class LabelFile:
         if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
             lines = read_excel_cells(rows.path, MAX_ROW_BYTES)
             while sheet_rows := list(islice(lines, _BLOCK)):
-                block, cells = [], []
+                block = []
+                cells = []
                 for line, values, row_cells in sheet_rows:
                     example = rows.example(Row(values=values, path=rows.path, line=line))
                     block.append((values, example))
@@ -369,7 +374,7 @@ class LabelFile:
         while block := list(islice(records, _BLOCK)):
             yield block, None
 
-    def _added(self, records: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    def _added(self, records: Sequence[Record]) -> list[tuple[Any, ...]]:
         """Return the values of the added columns."""
         added = label_values(records, self._decide)
         if not self._distribution:
@@ -395,7 +400,7 @@ class LabelFile:
         return CsvSpelling(separator="\t" if self._format == "tsv" else ",")
 
 
-def label_values(records: Sequence[Mapping[str, Any]], decide: Decide | None = None) -> list[tuple[Any, ...]]:
+def label_values(records: Sequence[Record], decide: Decide | None = None) -> list[tuple[Any, ...]]:
     """Return the values of `ANSWER_COLUMNS` of rows, given their records."""
     decided: Sequence[DecidedPrediction] | None = None
     if decide is not None:
@@ -431,14 +436,14 @@ def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = N
     return replace(result, frame=with_answers(frame, label_values(result.records(), decide)))
 
 
-def answering_model(record: Mapping[str, Any]) -> str | None:
+def answering_model(record: Record) -> str | None:
     """Return the name of the model that answered a row; in a cascade, its name there."""
     answers = [step["model"] for step in record.get("steps", ()) if step["label"] == record["label"]]
     model: str | None = answers[-1] if answers else record["model"]
     return model
 
 
-def _prediction(record: Mapping[str, Any]) -> Prediction:
+def _prediction(record: Record) -> Prediction:
     return Prediction(
         label=record["label"],
         confidence=record["confidence"],
@@ -462,7 +467,7 @@ def _sheet_checksums(path: Path) -> list[tuple[str, int]]:
     return [(part.filename, part.CRC) for part in parts if part.filename != "docProps/core.xml"]
 
 
-def _probabilities(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON values)
+def _probabilities(record: Record) -> Any:  # noqa: ANN401 (JSON values)
     parts = record.get("parts")
     return {part["name"]: part["probabilities"] for part in parts} if parts else record["probabilities"]
 
@@ -471,7 +476,7 @@ def _probabilities(record: Mapping[str, Any]) -> Any:  # noqa: ANN401 (JSON valu
 def _json_lines_writer(path: Path, names: Sequence[str]) -> Iterator[_Write]:
     with atomic_bytes_writer(path) as file:
 
-        def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
+        def write(values: _Inputs, added: _Added, _: object) -> None:
             for row, more in zip(values, added, strict=True):
                 record = {**row, **dict(zip(names, more, strict=True))}
                 # Dates of a Parquet file become texts.
@@ -490,7 +495,7 @@ def _csv_writer(
         writer = csv.writer(file, delimiter=spelling.separator, lineterminator=spelling.line_end)
         writer.writerow([*map(_cell, columns), *names])
 
-        def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], _: object) -> None:
+        def write(values: _Inputs, added: _Added, _: object) -> None:
             for row, more in zip(values, added, strict=True):
                 given = [_cell(row.get(column)) for column in columns]
                 writer.writerow(given + list(map(_cell, more)))
@@ -558,7 +563,7 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
         arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer,
     ):
 
-        def write(values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], table: Any) -> None:  # noqa: ANN401
+        def write(values: _Inputs, added: _Added, table: Any) -> None:  # noqa: ANN401
             if table is None:
                 table = arrow.table(
                     {name: [_cell(row.get(name)) for row in values] for name in texts.names}, texts
@@ -575,9 +580,7 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
 
 
 @contextmanager
-def excel_writer(
-    path: Path, columns: Sequence[str], names: Sequence[str]
-) -> Iterator[Callable[[Sequence[Mapping[str, Any]], Sequence[tuple[Any, ...]], Any], None]]:
+def excel_writer(path: Path, columns: Sequence[str], names: Sequence[str]) -> Iterator[_Write]:
     """Open a writer of an Excel file of one sheet, which takes its place at the end of the block.
 
     Rows go to a temporary file as they come, so that memory does not grow with them.
@@ -608,9 +611,7 @@ def excel_writer(
     with atomic_bytes_writer(path) as file:
         sheet.append([*map(sheet.cell, columns), *map(sheet.cell, names)], path)
 
-        def write(
-            values: Sequence[Mapping[str, Any]], added: Sequence[tuple[Any, ...]], cells: Sequence[Any] | None
-        ) -> None:
+        def write(values: _Inputs, added: _Added, cells: Sequence[Any] | None) -> None:
             for number, (row, more) in enumerate(zip(values, added, strict=True)):
                 if cells is None:
                     row_cells = [sheet.cell(row.get(column)) for column in columns]

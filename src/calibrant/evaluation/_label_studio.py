@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from calibrant.core._errors import DataError
+from calibrant.core._files import JsonObject
 
 _TEXT: Final = "text"  # names of the fields in the labelling config
 _LABEL: Final = "label"
@@ -27,9 +28,9 @@ def labelling_config(labels: Sequence[str]) -> str:
     )
 
 
-def task_record(index: int, text: str, label: str | None, confidence: float, *, model: str) -> dict[str, Any]:
+def task_record(index: int, text: str, label: str | None, confidence: float, *, model: str) -> JsonObject:
     """Return the task of a row, with its predicted label and confidence as a prediction of `model`."""
-    task: dict[str, Any] = {"data": {_TEXT: text, "index": index}}
+    task: JsonObject = {"data": {_TEXT: text, "index": index}}
     if label is not None:
         score = {} if math.isnan(confidence) else {"score": confidence}
         chosen = {
@@ -93,7 +94,8 @@ def _choices(task: Task, path: Path) -> Iterator[str]:
             result = () if annotation.get("was_cancelled") else annotation.get("result") or ()
             chosen = [one["value"]["choices"] for one in result if one.get("from_name") == _LABEL]
         except (AttributeError, KeyError, TypeError):
-            result, chosen = (annotation,), []
+            result = (annotation,)
+            chosen = []
         if not result:
             continue
         if len(chosen) != 1 or not isinstance(chosen[0], list) or len(chosen[0]) != 1:

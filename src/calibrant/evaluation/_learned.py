@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.calibration._calibrators import CalibratorSelection, ConfidenceCalibrator, select_calibrator
 from calibrant.calibration._thresholds import (
@@ -21,7 +20,7 @@ from calibrant.calibration._thresholds import (
     suggest_thresholds,
 )
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Usage
@@ -32,6 +31,7 @@ from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned
 from calibrant.metrics._confidence import auroc_interval, expected_calibration_error
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
+from calibrant.metrics._validation import Floats, Places
 from calibrant.runs._directory import (
     CALIBRATION,
     METRICS,
@@ -53,7 +53,6 @@ _RESAMPLES: Final = (200, 2000)  # fewest and most
 _DRAWS: Final = 20_000_000  # rows drawn for an interval, about a second
 _LEVEL: Final = 0.95
 
-_Floats: TypeAlias = NDArray[np.float64]
 _LEAST: Final = 1e-300  # a probability that was too small to be written
 _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
 # 20,000 rows of 225 characters and 4 labels take 21 s of one core to learn from and 11 s to judge on; the interval of a
@@ -216,7 +215,7 @@ class CalibrationResult:
             "replace: choose another directory, or a target accuracy that these rows bear."
         )
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the result as JSON values, as ``calibration.json`` holds them."""
         point = ("threshold", "coverage", "accuracy_lower_bound", "target_accuracy", "delta")
         selection = self.selection
@@ -347,7 +346,8 @@ def calibrate_predictions(
     if target_accuracy is not None:
         request = CertificateRequest(target_accuracy=target_accuracy, delta=delta, looks=looks)
         certified = counted_certificate(request, predictions, kept.tolist())
-    names, labels = [], []
+    names = []
+    labels = []
     for row in kept.tolist():
         text = predictions.inputs[row]
         label = predictions.labels[row]
@@ -356,7 +356,7 @@ def calibrate_predictions(
             labels.append(label)
     fit, test = _halves(names, rng)
 
-    def of(rows: list[int]) -> dict[str, Any]:
+    def of(rows: list[int]) -> JsonObject:
         predicted = [labels[row] for row in rows] if len(labels) == len(names) else None
         return {"predicted": predicted, "ids": [names[row] for row in rows]}
 
@@ -397,7 +397,7 @@ def calibrate_search(predictions: SavedRows, request: CertificateRequest | None 
     return replace(result, certified=certified)
 
 
-def _earlier(path: Path) -> dict[str, Any] | None:
+def _earlier(path: Path) -> JsonObject | None:
     """Return an earlier calibration that was asked for a certificate; None without any."""
     if not path.exists():
         return None
@@ -426,7 +426,7 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
     return fit, test
 
 
-def _usable(predictions: SavedRows) -> tuple[NDArray[np.intp], LeftOutRows]:
+def _usable(predictions: SavedRows) -> tuple[Places, LeftOutRows]:
     """Return the positions of rows with a confidence and a true label, and counts of the other rows."""
     unlabelled = (predictions.correct == UNKNOWN) & ~predictions.failed
     unsure = np.isnan(predictions.confidence) & ~unlabelled & ~predictions.failed
@@ -445,7 +445,7 @@ def _usable(predictions: SavedRows) -> tuple[NDArray[np.intp], LeftOutRows]:
     return kept, left_out
 
 
-def _thresholds(p: _Floats, y: _Floats) -> ThresholdSuggestion | str:
+def _thresholds(p: Floats, y: Floats) -> ThresholdSuggestion | str:
     """Return suggested thresholds, or the reason for none."""
     try:
         return suggest_thresholds(p, y)
@@ -453,7 +453,7 @@ def _thresholds(p: _Floats, y: _Floats) -> ThresholdSuggestion | str:
         return str(error)
 
 
-def _measures(before: _Floats, after: _Floats, y: _Floats, rng: np.random.Generator) -> HeldOutMeasures:
+def _measures(before: Floats, after: Floats, y: Floats, rng: np.random.Generator) -> HeldOutMeasures:
     """Return calibration error and Brier score before and after calibration, with intervals."""
     squares = [(p - y) ** 2 for p in (before, after)]
     n_resamples = int(np.clip(_DRAWS // len(y), *_RESAMPLES))
@@ -469,7 +469,7 @@ def _measures(before: _Floats, after: _Floats, y: _Floats, rng: np.random.Genera
     )
 
 
-def _ece_interval(p: _Floats, y: _Floats, n_resamples: int, rng: np.random.Generator) -> Interval:
+def _ece_interval(p: Floats, y: Floats, n_resamples: int, rng: np.random.Generator) -> Interval:
     """Return the bootstrap interval of the calibration error over 15 bins of equal width.
 
     Resampling adds noise to every bin, which the error counts as miscalibration: resampled errors come out too
@@ -512,7 +512,7 @@ class LearnedHead:
     left_out: int
     vectors: Usage = field(default_factory=Usage)
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the result as JSON values."""
         return {
             "kind": "head",
@@ -611,7 +611,8 @@ def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None
     from calibrant.inference._limits import Gate  # noqa: PLC0415
     from calibrant.inference._text_vectors import head_embedding, prepare_vectors, timed_head  # noqa: PLC0415
 
-    meter, labels = Gate(), fingerprint.labels
+    meter = Gate()
+    labels = fingerprint.labels
     embedding = head_embedding(embeddings, texts, labels=labels, reports_features=False, meter=meter)
     prepare_vectors(embedding, [*texts, *read_by_fits(labels)], meter=meter)
     head = fit_head(
@@ -757,7 +758,8 @@ def _drawn_rows(
     """
     rng = np.random.default_rng(_SEED)
     kept: list[tuple[float, int, _DrawnRow]] = []  # a heap; the largest random number, negated, comes first
-    bound, characters = 1.0, 0
+    bound = 1.0
+    characters = 0
     for place, raw in enumerate(rows):
         number = rng.random()
         if number >= bound or (row := read(raw)) is None:

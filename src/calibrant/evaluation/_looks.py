@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +19,9 @@ from calibrant.calibration._thresholds import (
     with_best_promise,
 )
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._splits import near_duplicate_groups
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import Floats, Places, check_number
 from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._rows import SavedRows
 from calibrant.store._ledger import Ledger
@@ -108,24 +108,26 @@ def counted_certificate(
     """
     book = _Book.of(predictions, kept)
     asked = book.name("all first" if all_first else _SEQUENCE, request.target_accuracy, request.share)
-    before = book.spent(besides=asked)
+    spent = book.ask(asked, request.share)
     looks = Looks(
-        before=before, total=before, planned=request.looks, of_others=book.has_others(), state="planned"
+        before=spent.before,
+        total=spent.before,
+        planned=request.looks,
+        of_others=book.has_others(),
+        state="refused" if spent.refused else "planned",
     )
-    if before and before + request.share > _MOST and not book.knows([asked]):
-        refused = replace(looks, state="refused")
+    if spent.refused:
         return CertifiedThreshold(
-            target_accuracy=request.target_accuracy, delta=request.delta, n=len(kept), looks=refused
+            target_accuracy=request.target_accuracy, delta=request.delta, n=len(kept), looks=looks
         )
-    book.spend([asked], request.share)
     rows = _TestedRows.of(predictions, kept)
-    delta = max(request.delta, book.spent())
-    found = rows.certify_all_first(request) if all_first else rows.certify(request)
+    delta = max(request.delta, spent.total)
+    found = rows.certify(request, all_first=all_first)
     if found.threshold is None and request.looks == 1:  # a plan says what else is looked for
         found = with_best_promise(found, rows.confidence, rows.correct, groups=rows.groups)
-        tests, spent = _lower_tests(found, book, request.share)
-        book.spend([asked, *tests], spent)  # with the test that they follow, so that asking again finds both
-    if before > 0.0 and delta > request.delta * (1.0 + _ROUNDING):
+        tests, lower = _lower_tests(found, book, request.share)
+        book.spend([asked, *tests], lower)  # with the test that they follow, so that asking again finds both
+    if spent.before > 0.0 and delta > request.delta * (1.0 + _ROUNDING):
         looks = replace(looks, state="over")
     looks = replace(looks, total=max(delta, book.spent()))
     stated = request.delta if found.threshold is None else delta
@@ -133,7 +135,7 @@ def counted_certificate(
 
 
 def counted_promise(
-    found: AskedCertificate, rows: SavedRows, places: NDArray[np.intp], *, label: str | None
+    found: AskedCertificate, rows: SavedRows, places: Places, *, label: str | None
 ) -> AskedCertificate:
     """Return a promise on a file that allows for all others asked of these rows; see `counted_certificate`.
 
@@ -143,18 +145,18 @@ def counted_promise(
         return found
     book = _Book.of(rows, places.tolist())
     asked = book.name(f"{found.metric} {label or ''}", found.target, found.delta)
-    before = book.spent(besides=asked)
-    if before and before + found.delta > _MOST and not book.knows([asked]):
+    spent = book.ask(asked, found.delta)
+    if spent.refused:
         return replace(
             found,
             certified=False,
             threshold=None,
             kept=0.0,
             accepted=np.zeros_like(found.accepted),
-            reason=f"Earlier promises on these rows may be wrong with probability {before:.4g}: ask for other rows.",
+            reason=f"Earlier promises on these rows may be wrong with probability {spent.before:.4g}: ask for other "
+            "rows.",
         )
-    book.spend([asked], found.delta)
-    return replace(found, delta=max(found.delta, book.spent()))
+    return replace(found, delta=spent.total)
 
 
 def counted_loss(runs: Sequence[SavedRows], *, test: str, epsilon: float, delta: float) -> Spent:
@@ -176,12 +178,7 @@ def counted_loss(runs: Sequence[SavedRows], *, test: str, epsilon: float, delta:
     """
     books = [_Book.of(run, range(len(run))) for run in runs]
     book = replace(books[-1], answers=_digest(one.answers for one in books))
-    asked = book.name(f"loss {test}", epsilon, delta)
-    before = book.spent(besides=asked)
-    if before and before + delta > _MOST and not book.knows([asked]):
-        return Spent(before=before, total=before, refused=True)
-    book.spend([asked], delta)
-    return Spent(before=before, total=max(delta, book.spent()), refused=False)
+    return book.ask(book.name(f"loss {test}", epsilon, delta), delta)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,32 +214,32 @@ class _TestedRows:
         Groups of near-duplicates; None where a text is not known.
     """
 
-    confidence: NDArray[np.float64]
+    confidence: Floats
     correct: NDArray[np.int8]
     groups: NDArray[np.uint64] | None
 
     @classmethod
     def of(cls, predictions: SavedRows, kept: Sequence[int]) -> _TestedRows:
-        places, groups = np.array(kept), None
+        places = np.array(kept)
+        groups = None
         rows = [(predictions.inputs[row], predictions.answers[row] or "") for row in kept]
         known = [(text, answer) for text, answer in rows if text is not None]
         if len(known) == len(rows):
             order = np.argsort([_digest(row) for row in known])
-            places, groups = places[order], near_duplicate_groups(known)[order]
+            places = places[order]
+            groups = near_duplicate_groups(known)[order]
         return cls(
             confidence=predictions.confidence[places], correct=predictions.correct[places], groups=groups
         )
 
-    def certify(self, request: CertificateRequest) -> CertifiedThreshold:
-        """Return the certificate of `certify_threshold`."""
-        return self._tested(request.target_accuracy, request.share)
-
-    def certify_all_first(self, request: CertificateRequest) -> CertifiedThreshold:
-        """Return the certificate for all answers, or else that of the sequence, each at half of the share.
+    def certify(self, request: CertificateRequest, *, all_first: bool) -> CertifiedThreshold:
+        """Return the certificate of the sequence; with `all_first` that for all answers, or else it, at half the share.
 
         Where all may be accepted, the threshold is the lowest confidence of these rows: what is less sure than any of
         them was never tested.
         """
+        if not all_first:
+            return self._tested(request.target_accuracy, request.share)
         found = self._tested(request.target_accuracy, request.share / 2, start=0.0)
         if found.threshold is None:
             found = self._tested(request.target_accuracy, request.share / 2)
@@ -280,7 +277,8 @@ class _Entry:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> _Entry:
-        tests, delta = entry.get("tests"), entry.get("delta")
+        tests = entry.get("tests")
+        delta = entry.get("delta")
         if not isinstance(tests, list) or not isinstance(delta, float) or not 0.0 <= delta <= 1.0:
             raise StateError(
                 f"{_LEDGER}.jsonl: expected tests and their delta in [0, 1], got {dict(entry)!r:.120}: restore the "
@@ -316,18 +314,27 @@ class _Book:
             _digest([f"{place} {index}" if text is None else text, answer or ""])
             for index, text, answer in zip(*columns, strict=True)
         }
-        order = np.argsort(predictions.index[list(kept)], kind="stable")
-        measured = (predictions.confidence[list(kept)][order], predictions.correct[list(kept)][order])
-        values = (value for column in measured for value in column.tolist())
+        places = np.array(kept)
+        places = places[np.argsort(predictions.index[places], kind="stable")]
+        confidence = predictions.confidence[places].tolist()
+        correct = predictions.correct[places].tolist()
         return cls(
             ledger=Ledger.named(_LEDGER, beside=_folder(predictions.path)),
             rows=tuple(sorted(digests)[:_SKETCH]),
-            answers=_digest(f"{value:.12g}" for value in values),
+            answers=_digest(f"{value:.12g}" for value in (*confidence, *correct)),
         )
 
     def name(self, rule: str, target: float, delta: float) -> str:
         """Return the name of a test, equal for the same test of the same answers."""
         return _digest([self.answers, rule, f"{target:.9g}", f"{delta:.9g}"])
+
+    def ask(self, test: str, delta: float) -> Spent:
+        """Write a test down, unless the earlier ones left too little for it."""
+        before = self.spent(besides=test)
+        if before and before + delta > _MOST and not self.knows([test]):
+            return Spent(before=before, total=before, refused=True)
+        self.spend([test], delta)
+        return Spent(before=before, total=max(delta, self.spent()), refused=False)
 
     def spent(self, *, besides: str | None = None) -> float:
         """Return the sum of the probabilities of the certificates asked so far, but for one."""
@@ -371,5 +378,4 @@ def _folder(path: Path) -> Path | None:
 
 
 def _digest(values: Iterable[str]) -> str:
-    text = "\0".join(values)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return sha256_of("\0".join(values))[:16]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, Record
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Part, Prediction, Usage
 from calibrant.core._reported import escaped_line
@@ -29,6 +29,7 @@ from calibrant.evaluation._data import NO_TEXT
 from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary, LabelMetrics
 from calibrant.metrics._confidence import auroc_interval, brier_score, expected_calibration_error
 from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._validation import Floats
 from calibrant.runs._directory import PREDICTIONS, RunDirectory, write_json
 from calibrant.runs._rows import UNKNOWN, has_low_label_mass, row_lines, row_record
 from calibrant.runs._shards import Shards
@@ -224,7 +225,7 @@ class EvaluationMetrics:
             return self.composite.answered_labels
         return AnsweredLabels.of(self.per_label) if self.per_label else None
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the metrics as JSON values, as ``metrics.json`` holds them."""
         numbers = asdict(self)
         labels = self.answered_labels
@@ -314,7 +315,7 @@ class EvaluationResult:
 
     predictions: tuple[Prediction, ...]
     metrics: EvaluationMetrics
-    confidence: NDArray[np.float64] = field(repr=False, compare=False)
+    confidence: Floats = field(repr=False, compare=False)
     correct: NDArray[np.int8] = field(repr=False, compare=False)
     directory: Path | None = None
     kept_rows: int | None = None
@@ -356,7 +357,7 @@ class EvaluationResult:
         rows = pandas_frame(columns, index=None if index is None else index[: len(records)])
         return rows.astype({name: kind for name, kind in _COLUMN_TYPES.items() if kind is not None})
 
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> list[JsonObject]:
         """Return the rows as records of ``predictions.jsonl``.
 
         Raises
@@ -470,7 +471,7 @@ EvaluationProgressListener: TypeAlias = Callable[[EvaluationProgress], None]
 """Called four times a second, and at the end; may be called from another thread."""
 
 
-def _interval(interval: Interval | None, correct: int, rows: int, denominator: str) -> dict[str, Any] | None:
+def _interval(interval: Interval | None, correct: int, rows: int, denominator: str) -> JsonObject | None:
     if interval is None:
         return None
     ends = {name: getattr(interval, name) for name in ("estimate", "lower", "upper", "level")}
@@ -614,7 +615,7 @@ class Tally:
         """Share of right rows among the answered ones; None if no true label is known."""
         return wilson_interval(self.correct, self.answered) if self.labelled and self.answered else None
 
-    def add(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Record) -> None:
         """Count a row, given its record as in ``predictions.jsonl``.
 
         Raises
@@ -652,7 +653,8 @@ class Tally:
             self.unreadable[escaped_line(text, limit=_EXAMPLE_LENGTH)] = None
         if answer is None:
             self.without_text += row["reason"] == NO_TEXT
-            self._count_label(label)
+            if label is not None:
+                self.given.update(self._labels.decisions(label))
         else:
             self.correct += right
             self._count_answer(row)
@@ -660,13 +662,7 @@ class Tally:
             self.models[row["model"] or "unknown"] += 1
         self.low_label_mass += has_low_label_mass(row)
 
-    def _count_label(self, label: str | None) -> None:
-        """Count the predicted label, or each of several, of a row whose true label is not known."""
-        if label is not None:
-            labels = self._labels
-            self.given.update(labels.decisions(label))
-
-    def _count_answer(self, row: Mapping[str, Any]) -> None:
+    def _count_answer(self, row: Record) -> None:
         """Count the predicted label of an answered row beside the true one."""
         answer = row["answer"]
         label = row["label"]
@@ -680,7 +676,7 @@ class Tally:
             ]
             self._composite.add(answer, label, parts)
 
-    def _count_payment(self, row: Mapping[str, Any]) -> None:
+    def _count_payment(self, row: Record) -> None:
         tokens = row["prompt_tokens"] + row["completion_tokens"]
         if row["attempts"] == 0:
             self.from_cache += row["outcome"] != Outcome.ERROR.value
@@ -709,7 +705,7 @@ class Tally:
         counts = self._counts[:, :-1], self._counts[:, -1]
         return ClassificationSummary.from_counts(self._labels.labels, *counts)
 
-    def _scored(self) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+    def _scored(self) -> tuple[Floats, NDArray[np.int8]]:
         """Return the confidence and the correctness of the rows that have both."""
         # Copies: an array that lends its memory cannot grow.
         confidence = np.array(self.confidence)
@@ -848,7 +844,7 @@ class RunAccount:
     def result(
         self,
         directory: RunDirectory | None,
-        about: Mapping[str, Any],
+        about: Record,
         predictions: Sequence[Prediction] = (),
         *,
         meter: Gate | None = None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import atomic_bytes_writer
+from calibrant.core._files import JsonObject, atomic_bytes_writer
 from calibrant.core._installation import install_command
 from calibrant.core._reported import writable
 from calibrant.runs._rows import COLUMNS, row_lines
@@ -84,7 +84,7 @@ def _schema(arrow: Any) -> Any:  # noqa: ANN401 (an optional module)
     return arrow.schema([(name, types.get(name, arrow.string())) for name in _COLUMNS])
 
 
-def _groups(lines: Iterator[bytes]) -> Iterator[list[dict[str, Any]]]:
+def _groups(lines: Iterator[bytes]) -> Iterator[list[JsonObject]]:
     while group := list(islice(lines, _GROUP)):
         rows = []
         for line in group:

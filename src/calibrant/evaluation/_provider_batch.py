@@ -15,15 +15,14 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
+from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, StateError
-from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, read_run_record
-from calibrant.core._fingerprint import Fingerprint, asked_text
+from calibrant.core._files import SCHEMA_VERSION, Record, atomic_writer, is_in_place, read_run_record
+from calibrant.core._fingerprint import Fingerprint, asked_text, sha256_of
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._rows import Example
@@ -38,6 +37,7 @@ from calibrant.inference._limits import Gate
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import open_batch_api
 from calibrant.inference._reader import AnswerReader
+from calibrant.metrics._validation import Bools
 from calibrant.runs._directory import (
     BATCH,
     PREDICTIONS,
@@ -253,10 +253,10 @@ class BatchJob:
     run: str
     created: float
     rows: int
-    fingerprint: Mapping[str, Any]
-    connection: Mapping[str, Any]
-    reading: Mapping[str, Any]
-    described: Mapping[str, Any]
+    fingerprint: Record
+    connection: Record
+    reading: Record
+    described: Record
     parts: tuple[BatchPart, ...] = ()
 
     @classmethod
@@ -275,7 +275,10 @@ class BatchJob:
         record = read_run_record(file, remedy=_RESTORE)
         del record["schema_version"]
         try:
-            parts = [BatchPart(**{**part, "errors": tuple(part["errors"])}) for part in record.pop("parts")]
+            parts = []
+            for part in record.pop("parts"):
+                errors = tuple(part.pop("errors"))
+                parts.append(BatchPart(**part, errors=errors))
             return cls(path=path, **record, parts=tuple(parts))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StateError(
@@ -544,7 +547,7 @@ class BatchAnswers:
                 self._files.append(path)
                 self._index_lines(path, asked)
 
-    def _index_lines(self, path: Path, asked: NDArray[np.bool_]) -> None:
+    def _index_lines(self, path: Path, asked: Bools) -> None:
         offset = 0
         with path.open("rb") as file:
             for line in file:
@@ -556,7 +559,7 @@ class BatchAnswers:
                     self._offset[row] = offset
                 offset += len(line)
 
-    def _row(self, line: bytes, asked: NDArray[np.bool_]) -> int | None:
+    def _row(self, line: bytes, asked: Bools) -> int | None:
         """Return the row number of an answer's line; None if the line is discarded."""
         try:
             record = json.loads(line)
@@ -571,11 +574,13 @@ class BatchAnswers:
             return None
         return row
 
-    def _read(self, line: Mapping[str, Any]) -> Prediction:
+    def _read(self, line: Record) -> Prediction:
         """Return the prediction in one line of an answer or error file."""
-        response, error = line.get("response"), line.get("error")
+        response = line.get("response")
+        error = line.get("error")
         if isinstance(response, Mapping):
-            status, body = response.get("status_code"), response.get("body")
+            status = response.get("status_code")
+            body = response.get("body")
             if status == 200 and not error:
                 if isinstance(body, Mapping):
                     return self._reader.read(body)
@@ -620,7 +625,8 @@ def finisher(job: BatchJob, meter: Gate) -> Finisher:
         The head or the label prior that the job was submitted with is missing or damaged.
     """
     about = job.described
-    head, prior = None, None
+    head = None
+    prior = None
     if about.get("head") is not None:
         head = Head.load(job.path / HEAD, fingerprint=_fingerprint(job, about))
         if head.digest != about["head"]:
@@ -640,7 +646,7 @@ def finisher(job: BatchJob, meter: Gate) -> Finisher:
     return finish
 
 
-def _fingerprint(job: BatchJob, about: Mapping[str, Any]) -> Fingerprint:
+def _fingerprint(job: BatchJob, about: Record) -> Fingerprint:
     return Fingerprint(
         prompt=asked_text(about["prompt"], about["user_template"], about.get("demonstrations")),
         model=job.connection["model"],
@@ -649,7 +655,7 @@ def _fingerprint(job: BatchJob, about: Mapping[str, Any]) -> Fingerprint:
     )
 
 
-def _reader(reading: Mapping[str, Any]) -> AnswerReader:
+def _reader(reading: Record) -> AnswerReader:
     try:
         return AnswerReader(
             labels=_labels(reading),
@@ -663,7 +669,7 @@ def _reader(reading: Mapping[str, Any]) -> AnswerReader:
         ) from error
 
 
-def _labels(reading: Mapping[str, Any]) -> LabelSet:
+def _labels(reading: Record) -> LabelSet:
     """Return the label set of a reader's description."""
     if "fields" in reading:
         return FieldLabels(
@@ -937,7 +943,8 @@ def _opened_job(
 
 def _counted(rows: Iterable[Example]) -> tuple[int, str]:
     """Return the number of rows and the digest of their texts and answers."""
-    count, digest = 0, hashlib.sha256()
+    count = 0
+    digest = hashlib.sha256()
     for row in rows:
         count += 1
         digest.update(json.dumps([row.input, row.answer]).encode())
@@ -950,7 +957,11 @@ def _new_job(
     """Return a new job; its fingerprint holds digests instead of texts."""
     options = {name: value for name, value in classifier.options.items() if name not in _NOT_SENT}
     about = classifier.describe()
-    shown, learned = about.get("demonstrations"), [about.get("head"), about["label_prior"]]
+    shown = about.get("demonstrations")
+    learned = [about.get("head"), about["label_prior"]]
+    prompt = [classifier.prompt, classifier.user_template]
+    if shown:
+        prompt.append(shown)
     return BatchJob(
         path=out,
         run=uuid.uuid4().hex,
@@ -958,7 +969,7 @@ def _new_job(
         rows=rows,
         fingerprint={
             "model": _digest([classifier.name, api.address]),
-            "prompt": _digest([classifier.prompt, classifier.user_template, *([shown] if shown else [])]),
+            "prompt": _digest(prompt),
             "labels": _digest([method.describe(), classifier.response_format]),
             "options": _digest([options, classifier.top_logprobs]),
             "rows": digest,
@@ -975,7 +986,7 @@ def _new_job(
 
 
 def _digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=repr).encode()).hexdigest()
+    return sha256_of(json.dumps(value, sort_keys=True, default=repr))
 
 
 async def _send(api: BatchApi, job: BatchJob) -> BatchReport:
@@ -1033,7 +1044,8 @@ async def _watch(
     api: BatchApi, job: BatchJob, wait: Polling | None, on_look: Callable[[BatchReport], None] | None
 ) -> None:
     """Poll batches and fetch answers: once, or until every batch has ended or the time is over."""
-    start, failures = time.monotonic(), 0
+    start = time.monotonic()
+    failures = 0
     pause = 0.0 if wait is None else min(wait.seconds, wait.maximum_seconds)
     while True:
         try:
@@ -1065,7 +1077,8 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
     tokens: Counter[str] = Counter()
 
     meter = Gate()
-    answers, finish = BatchAnswers(job, api), finisher(job, meter)
+    answers = BatchAnswers(job, api)
+    finish = finisher(job, meter)
     with atomic_writer(job.path / PREDICTIONS) as file:
         rows = zip(job.read_rows(), answers.predictions(), strict=True)
         for index, (example, prediction) in enumerate(_finished_rows(rows, finish)):

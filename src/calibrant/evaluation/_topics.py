@@ -138,7 +138,8 @@ def _p_value(strata: Sequence[_Stratum], level: float, rng: np.random.Generator)
     """
     permutations = min(_MOST, max(_FEWEST, 2 * _FURTHER / level))
     masks = [_masks(stratum.new, rng) for stratum in strata]
-    observed = _distances(strata, [mask[:1] for mask in masks], [stratum.rows for stratum in strata])[:, 0]
+    as_they_are = [mask[:1] for mask in masks]
+    observed = _distances(strata, as_they_are, [stratum.rows for stratum in strata])
     least = observed * (1.0 - _ROUNDING)
     enough = max(_SHOWN, level / 2.0 * permutations)
     further = np.zeros(2)
@@ -146,7 +147,7 @@ def _p_value(strata: Sequence[_Stratum], level: float, rng: np.random.Generator)
     while drawn < permutations and further.min() <= enough:
         shuffled = [stratum.rows if not drawn else rng.permutation(stratum.rows) for stratum in strata]
         distances = _distances(strata, masks, shuffled)
-        further += (distances >= least[:, np.newaxis]).sum(axis=1)
+        further += (distances >= least).sum(axis=1)
         drawn += _BATCH
     return min(1.0, 2.0 * float(further.min()) / drawn)
 

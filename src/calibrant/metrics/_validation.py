@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 from numbers import Real
 from statistics import NormalDist
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Bools, Floats, Places
+
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
+Places: TypeAlias = NDArray[np.intp]
+"""Positions of rows, or counts of them."""
+
+RandomSource: TypeAlias = np.random.Generator | int | None
+"""Generator of random numbers, or the seed of a new one; None seeds it afresh."""
 
 # Probabilities computed as exp of a sum may leave [0, 1] by this much; they are clipped.
 ROUNDING = 1e-6

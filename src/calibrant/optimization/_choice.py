@@ -16,7 +16,7 @@ from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
@@ -24,6 +24,8 @@ from calibrant.core._rows import Example
 from calibrant.heads._fit import cross_fitted
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
 from calibrant.metrics._structure import answer_summary
+from calibrant.metrics._validation import Floats
+from calibrant.optimization._prompt_parts import CandidateTexts
 
 FIRST: Final = 20
 """Rows of the first stage of a race."""
@@ -37,8 +39,6 @@ _UNLIKELY: Final = 0.1  # chance of being taken at the last row, below which a c
 _LIKELY: Final = 0.98  # chance of that above which it has won
 _LOST_EARLY: Final = 0.06  # standard errors that a stage before the last costs in power
 _UNEXPLAINED: Final = 0.1  # share of probability that every label gets an even part of
-
-_Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class ValidatedCandidate(RowScores):
     0.75
     """
 
-    candidate: Mapping[str, str]
+    candidate: CandidateTexts
     score: float
     rows: int | None = None
     log_loss: float | None = None
@@ -116,7 +116,7 @@ class ValidationLog:
 
     def observe(
         self,
-        candidate: Mapping[str, str],
+        candidate: CandidateTexts,
         rows: Sequence[Mapping[str, object]],
         predictions: Sequence[Prediction],
     ) -> None:
@@ -124,7 +124,7 @@ class ValidationLog:
         if [row["input"] for row in rows] == self._inputs:
             self._predictions[frozenset(candidate.items())] = predictions
 
-    def predictions(self, candidate: Mapping[str, str]) -> Sequence[Prediction]:
+    def predictions(self, candidate: CandidateTexts) -> Sequence[Prediction]:
         """Return the predictions of a validated candidate, in the order of the rows."""
         return self._predictions[frozenset(candidate.items())]
 
@@ -254,7 +254,7 @@ class CandidateStanding:
         Of the labels that are most probable without the label prior, in [0, 1], on the rows that were answered.
     """
 
-    losses: _Floats
+    losses: Floats
     accuracy: float
     macro_f1: float
 

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._rows import example_row, query_of
 from calibrant.adapters._state import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Prediction
 from calibrant.core._predictor import CallMeter, Predictor, Query
 from calibrant.core._rows import Example
+from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
 from calibrant.inference._base import BasePredictor
+from calibrant.inference._classifier import Classifier
 from calibrant.inference._limits import Gate, rate_limit_waits
 from calibrant.optimization._choice import FIRST, detectable_gain
-from calibrant.optimization._prompt_parts import given_prompts
+from calibrant.optimization._prompt_parts import CandidateTexts, given_prompts
 from calibrant.optimization._proposers import ExemplarProposer, Reflection, name_of
+from calibrant.scoring import (
+    BrierScoring,
+    LinearBlendScoring,
+    LogScoring,
+    ScoringStrategy,
+    SigmoidScoring,
+    ThresholdScoring,
+)
 
 if TYPE_CHECKING:
     from gepa.core.callbacks import CandidateAcceptedEvent, CandidateRejectedEvent, ValsetEvaluatedEvent
@@ -36,13 +46,17 @@ if TYPE_CHECKING:
 PERFECT = 1.0 - 1e-12
 
 _ENOUGH_ROWS: Final = 10  # for an estimate of the time that is left
-EXEMPLAR_MINIBATCH = 20
-REFLECTION_MINIBATCH = 3
+# Training rows that a proposal is tried on, by the name of the proposer; those of others are the fewest.
+MINIBATCH = {"exemplar": 20, "reflection": 3}
 RACE_MINIBATCH = {"exemplar": 4, "reflection": 12}
 SCREENED = 16
 """Validation rows that every accepted prompt is asked about before a race; the others are the race's."""
 Proposer: TypeAlias = Callable[..., dict[str, str]]
 """GEPA's proposal function."""
+
+ProposerChoice: TypeAlias = Literal["exemplar", "reflection"] | Proposer | None
+ReflectionModel: TypeAlias = str | Callable[[str], str] | None
+"""Name of a reflection model, or a function that writes prompts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +273,8 @@ class SearchPlan:
         Seed of every choice.
     prior_correction : str or None
         Method by which predictions are given out without their label prior; None gives them as they are.
+    scoring : ScoringStrategy
+        Scores the rows that GEPA sees.
     thresholds : str or None
         ``auto`` takes confidence thresholds from training rows.
     races : bool
@@ -271,10 +287,11 @@ class SearchPlan:
 
     name: str
     proposer: Proposer | None
-    reflection_model: str | Callable[[str], str] | None
+    reflection_model: ReflectionModel
     minibatch_size: int
     seed: int
     prior_correction: PriorCorrection | None
+    scoring: ScoringStrategy
     thresholds: Thresholds | None
     races: bool
     screened_rows: int
@@ -282,8 +299,8 @@ class SearchPlan:
 
 
 @dataclass(kw_only=True)
-class SearchParts:
-    """Objects that all stages of a search share.
+class SearchStage:
+    """Base class of the stages of a search: the objects that all of them share.
 
     Attributes
     ----------
@@ -305,52 +322,14 @@ class SearchParts:
     reflection: Reflection | None
     tracker: ProgressTracker
 
-
-@dataclass(kw_only=True)
-class SearchStage:
-    """Base class of the stages of a search.
-
-    Attributes
-    ----------
-    parts : SearchParts
-        What it shares with the other stages.
-    """
-
-    parts: SearchParts
-
-    @property
-    def task(self) -> Task:
-        """Labels and rows."""
-        return self.parts.task
-
-    @property
-    def plan(self) -> SearchPlan:
-        """Settings of the search."""
-        return self.parts.plan
-
-    @property
-    def adapter(self) -> ConfidenceAdapter:
-        """Adapter that asks the model, scores and counts."""
-        return self.parts.adapter
-
     @property
     def meter(self) -> Gate | None:
         """Counts calls to other models, too; None for a predictor of the user's own."""
         predictor = self.adapter.predictor
         return predictor.meter if isinstance(predictor, BasePredictor) else None
 
-    @property
-    def reflection(self) -> Reflection | None:
-        """Writer of prompts, if no proposer is."""
-        return self.parts.reflection
 
-    @property
-    def tracker(self) -> ProgressTracker:
-        """Listener of every row and proposal."""
-        return self.parts.tracker
-
-
-def queries_of(candidate: Mapping[str, str], rows: Iterable[Example]) -> list[Query]:
+def queries_of(candidate: CandidateTexts, rows: Iterable[Example]) -> list[Query]:
     """Return the queries that ask a candidate's prompt about rows."""
     return [query_of(dict(candidate), example_row(row)) for row in rows]
 
@@ -363,41 +342,27 @@ def _shown_rows(task: Task) -> list[Example]:
 
 def make_plan(  # noqa: PLR0913  (the options of a search)
     task: Task,
-    reflection_model: str | Callable[[str], str] | None,
-    proposer: Literal["exemplar", "reflection"] | Proposer | None,
+    model: ModelLike | Predictor | None,
+    reflection_model: ReflectionModel,
+    proposer: ProposerChoice,
     minibatch_size: int | None,
     seed: int,
     prior_correction: Literal["batch", "off"] | None,
     thresholds: Thresholds | None,
-    *,
-    may_race: bool,
 ) -> SearchPlan:
     """Check the options of `optimize` and return the plan of the search."""
     for split in ("train", "validation", "test"):
         task.rows(split)
     if minibatch_size is not None and minibatch_size < 1:
         raise ConfigurationError(f"Expected minibatch_size >= 1, got {minibatch_size}.")
-    if reflection_model is not None and not (proposer is None or proposer == "reflection"):
-        raise ConfigurationError(
-            "Expected either a reflection model or a proposer of another kind, got both: the model would not be asked."
-        )
-    if proposer is None:
-        proposer = "exemplar" if reflection_model is None else "reflection"
-    if proposer == "reflection" and reflection_model is None:
-        raise ConfigurationError(
-            "Expected a reflection model for proposer='reflection': pass reflection_model (--reflection-model), or use "
-            "'exemplar'."
-        )
+    chosen = _checked_proposer(proposer, reflection_model)
     wished = _wished_thresholds(task, thresholds)
-    races = may_race and _races(task, wished)
-    if not (callable(proposer) or proposer in ("exemplar", "reflection")):
-        raise ConfigurationError(
-            f"Expected proposer 'exemplar', 'reflection' or a callable, got {proposer!r}."
-        )
-    name, rows = name_of(proposer), REFLECTION_MINIBATCH
-    function = proposer if callable(proposer) else None
-    if proposer == "exemplar":
-        rows = EXEMPLAR_MINIBATCH
+    has_prompts = isinstance(model, Classifier) or not isinstance(model, Predictor)
+    races = has_prompts and _races(task, wished)
+    name = name_of(chosen)
+    rows = RACE_MINIBATCH if races else MINIBATCH
+    function = chosen if callable(chosen) else None
+    if chosen == "exemplar":
         function = ExemplarProposer(train=_shown_rows(task), seed=seed, forms=races)
     n = len(task.validation)
     screened = SCREENED if races and n >= SCREENED + FIRST else n
@@ -405,14 +370,57 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
         name=name,
         proposer=function,
         reflection_model=reflection_model if function is None else None,
-        minibatch_size=minibatch_size or (RACE_MINIBATCH.get(name, rows) if races else rows),
+        minibatch_size=minibatch_size or rows.get(name, MINIBATCH["reflection"]),
         seed=seed,
         prior_correction=_prior(task, prior_correction),
+        scoring=LogScoring() if races else _scoring(task.scoring),
         thresholds=wished,
         races=races,
         screened_rows=screened,
         detectable_gain=detectable_gain(n - screened or n) if races else None,
     )
+
+
+def _scoring(settings: ScoringSettings) -> ScoringStrategy:
+    strategies: dict[str, Callable[..., ScoringStrategy]] = {
+        "linear": LinearBlendScoring,
+        "threshold": ThresholdScoring,
+        "sigmoid": SigmoidScoring,
+        "brier": BrierScoring,
+        "log": LogScoring,
+    }
+    parameters: dict[str, float] = dict(settings.parameters)
+    if settings.strategy == "linear":
+        parameters.setdefault("low_confidence_threshold", settings.high)
+    try:
+        return strategies[settings.strategy](**parameters)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"[scoring] parameters do not fit strategy {settings.strategy!r}: {error}."
+        ) from error
+
+
+def _checked_proposer(
+    proposer: ProposerChoice,
+    reflection_model: ReflectionModel,
+) -> str | Proposer:
+    """Return the name of a proposer, or one of the user's own; by default the one that fits the reflection model."""
+    if reflection_model is not None and not (proposer is None or proposer == "reflection"):
+        raise ConfigurationError(
+            "Expected either a reflection model or a proposer of another kind, got both: the model would not be asked."
+        )
+    if proposer is None:
+        return "exemplar" if reflection_model is None else "reflection"
+    if proposer == "reflection" and reflection_model is None:
+        raise ConfigurationError(
+            "Expected a reflection model for proposer='reflection': pass reflection_model (--reflection-model), or use "
+            "'exemplar'."
+        )
+    if not (callable(proposer) or proposer in ("exemplar", "reflection")):
+        raise ConfigurationError(
+            f"Expected proposer 'exemplar', 'reflection' or a callable, got {proposer!r}."
+        )
+    return proposer
 
 
 def _races(task: Task, thresholds: Thresholds | None) -> bool:
@@ -445,7 +453,7 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
     )
 
 
-def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> dict[str, Any]:
+def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> JsonObject:
     """Return the settings that determine the answers of a search, as stored in ``run.json``."""
     content = {
         "labels": task.labels.record(),
@@ -468,7 +476,7 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
     }
     return {
         "schema_version": SCHEMA_VERSION,
-        "task": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        "task": sha256_of(json.dumps(content, sort_keys=True)),
         "model": name_of(task.model.name if model is None else model),
         "proposer": plan.name,
         "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),

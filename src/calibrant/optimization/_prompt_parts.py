@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LABEL_DESCRIPTIONS, LabelSet, label_list, normalise_label
@@ -16,6 +16,9 @@ from calibrant.inference._demonstrations import Demonstration, DemonstrationForm
 if TYPE_CHECKING:
     from gepa.core.state import GEPAState
     from gepa.proposer.base import CandidateProposal
+
+CandidateTexts: TypeAlias = Mapping[str, str]
+"""Texts of one candidate of a search, by component, as in GEPA."""
 
 COMPONENT: Final = "system_prompt"
 DESCRIBED: Final = "prompt with label descriptions"
@@ -115,7 +118,8 @@ class PromptFormat:
         """Parse a prompt; text that is not in this format becomes part of the instruction."""
         rest, shown = self._demonstrations.split(prompt)
         if not all(answer in self._labels for _, answer in shown):
-            rest, shown = prompt, []
+            rest = prompt
+            shown = []
         demonstrations = tuple(Demonstration(text, self._labels[answer]) for text, answer in shown)
         before, heading, tail = rest.rpartition(_NOTES)
         lines = tail.split("\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import math
 import random
 import re
@@ -17,6 +16,8 @@ from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._rows import DEMONSTRATED, prompt_component
 from calibrant.core._completion import ClientTraits, Completion, CompletionRequest
 from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
+from calibrant.core._files import Record
+from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import as_label_set, normalise_label
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Stop
@@ -27,7 +28,7 @@ from calibrant.inference._demonstrations import Demonstration, one_line
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import call_options, open_client
-from calibrant.optimization._prompt_parts import PromptFormat, PromptParts, estimate_tokens
+from calibrant.optimization._prompt_parts import CandidateTexts, PromptFormat, PromptParts, estimate_tokens
 
 if TYPE_CHECKING:
     from gepa.core.adapter import EvaluationBatch
@@ -180,8 +181,8 @@ class ExemplarProposer:
 
     def observe(
         self,
-        candidate: Mapping[str, str],
-        rows: Sequence[Mapping[str, Any]],
+        candidate: CandidateTexts,
+        rows: Sequence[Record],
         predictions: Sequence[Prediction],
     ) -> None:
         """Count the predictions of one candidate, to find its confusions."""
@@ -193,8 +194,8 @@ class ExemplarProposer:
 
     def __call__(
         self,
-        candidate: Mapping[str, str],
-        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],  # noqa: ARG002  (GEPA's signature)
+        candidate: CandidateTexts,
+        reflective_dataset: Mapping[str, Sequence[Record]],  # noqa: ARG002  (GEPA's signature)
         components_to_update: Sequence[str],  # noqa: ARG002
     ) -> dict[str, str]:
         """Return a changed system prompt or changed demonstrations; {} if no new edit was found.
@@ -363,7 +364,7 @@ class ExemplarProposer:
         return self._rng.sample(items, len(items))
 
 
-def _answers_key(candidate: Mapping[str, str]) -> str:
+def _answers_key(candidate: CandidateTexts) -> str:
     """Return the key under which the answers of a candidate are recorded."""
     shown = candidate.get(DEMONSTRATED, "")
     return candidate[prompt_component(candidate)] + (f"\n{shown}" if shown.strip() else "")
@@ -413,15 +414,15 @@ class Confusions:
 
     def observe(
         self,
-        candidate: Mapping[str, str],
-        rows: Sequence[Mapping[str, Any]],
+        candidate: CandidateTexts,
+        rows: Sequence[Record],
         predictions: Sequence[Prediction],
     ) -> None:
         """Count the confusions in one candidate's predictions."""
         pairs = [(str(row["input"]), str(row["answer"])) for row in rows]
         self._records["\0".join(candidate.values())].add(pairs, predictions)
 
-    def describe(self, candidate: Mapping[str, str]) -> str | None:
+    def describe(self, candidate: CandidateTexts) -> str | None:
         """Describe the costliest confusions, without row texts; None without confusions."""
         record = self._records["\0".join(candidate.values())]
         if not record.cost:
@@ -557,7 +558,7 @@ class Reflection(Guard):
 
     def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
         """Return the model's answer to `prompt`."""
-        key = hashlib.sha256(f"{self._key}\n{prompt!r}".encode()).hexdigest()
+        key = sha256_of(f"{self._key}\n{prompt!r}")
         stored = self._store.get(key)
         if stored is None:
             stored = super().__call__(prompt)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.calibration._thresholds import ThresholdSuggestion
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Outcome, Prediction, Usage
 from calibrant.core._reported import escaped_line
@@ -38,7 +38,7 @@ from calibrant.optimization._choice import (
     credits_of,
     row_scores,
 )
-from calibrant.optimization._prompt_parts import COMPONENT
+from calibrant.optimization._prompt_parts import COMPONENT, CandidateTexts
 from calibrant.runs._journal import PredictionJournal
 from calibrant.runs._rows import SavedRows
 
@@ -240,7 +240,7 @@ class OptimizationResult:
     proposer: str
     seed_prompt: PromptScore
     best_prompt: PromptScore
-    best_candidate: Mapping[str, str]
+    best_candidate: CandidateTexts
     improved: bool
     comparison: PairedComparison | None
     metric_calls: int
@@ -266,7 +266,7 @@ class OptimizationResult:
     answers: PredictionJournal | None = field(default=None, repr=False, compare=False)
     tuned: Tuned | None = field(default=None, repr=False, compare=False)
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the result as JSON values, as ``result.json`` holds them."""
         record = {"schema_version": SCHEMA_VERSION, "kind": "optimization", **_to_record(self)}
         if self.vectors == Usage():

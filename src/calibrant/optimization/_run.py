@@ -15,10 +15,10 @@ from calibrant.adapters._gepa import ConfidenceAdapter, decides, listed_prompt, 
 from calibrant.adapters._rows import example_row
 from calibrant.adapters._state import Thresholds
 from calibrant.core._errors import ConfigurationError, LimitReachedError
+from calibrant.core._files import JsonObject
 from calibrant.core._labels import LabelSet, split_label_list, takes_descriptions
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Limits, Predictor, Stop
-from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
 from calibrant.evaluation._data import find_abilities
 from calibrant.evaluation._looks import CertificateRequest
@@ -32,8 +32,8 @@ from calibrant.optimization._plan import (
     ProgressListener,
     ProgressTracker,
     Proposer,
-    SearchParts,
     SearchPlan,
+    SearchStage,
     make_plan,
     search_fingerprint,
     search_size,
@@ -58,14 +58,6 @@ from calibrant.runs._directory import (
     write_json,
 )
 from calibrant.runs._journal import JOURNAL, JsonlStore, PredictionJournal
-from calibrant.scoring import (
-    BrierScoring,
-    LinearBlendScoring,
-    LogScoring,
-    ScoringStrategy,
-    SigmoidScoring,
-    ThresholdScoring,
-)
 
 if TYPE_CHECKING:
     from calibrant.core._frames import Frame
@@ -205,12 +197,11 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         check_names(model, reflection_model, proposer)
     opened = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt, embeddings=embeddings)
     task = _described(opened, model)
-    may_race = isinstance(model, Classifier) or not isinstance(model, Predictor)
     choices = (reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
-    plan = make_plan(task, *choices, may_race=may_race)
+    plan = make_plan(task, model, *choices)
     _check_plan(task, plan, max_metric_calls)
-    scoring = LogScoring() if plan.races else _scoring(task.scoring)
-    limits, stop = limits or Limits(), Stop()
+    limits = limits or Limits()
+    stop = Stop()
     with ExitStack() as stack:
         predictor, embedding = _open_with_embedding(task, model, stack, limits, max_metric_calls)
         tracker = _tracker(task, model, predictor, progress, max_metric_calls)
@@ -218,26 +209,26 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
             tracker.begin(predictor)
             find_abilities(predictor, task.validation, rows=max_metric_calls, stop=stop)
         fingerprint = search_fingerprint(task, model, plan)
-        directory = _chosen_directory(out, fingerprint)
-        journal, reflections = _opened_run(directory, fingerprint, stack, limits=limits, stop=stop)
+        directory, journal, reflections = _opened_run(out, fingerprint, stack, limits=limits, stop=stop)
         tracker.begin(predictor, directory=directory)
         teaches = False
         if isinstance(predictor, Classifier) and task.head.fit == "auto":
-            teaches, predictor = True, predictor.with_features()
+            teaches = True
+            predictor = predictor.with_features()
         predictor.use_journal(PredictionJournal(journal))
         if not isinstance(model, Predictor):
             find_abilities(predictor, task.validation, rows=max_metric_calls, stop=stop)
         reflection = stack.enter_context(_reflection(plan, reflections, reflection_options, stop, predictor))
         seen = ValidationLog(task.validation)
-        adapter = _adapter(predictor, scoring, task, plan, tracker, seen)
+        adapter = _adapter(predictor, task, plan, tracker, seen)
         adapter.stop = stop
-        parts = SearchParts(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
+        stage = SearchStage(task=task, plan=plan, adapter=adapter, reflection=reflection, tracker=tracker)
         for_race, most = _divided_calls(task, plan, max_metric_calls, teaches=teaches)
-        search = Search(parts=parts, directory=directory, max_metric_calls=most, seen=seen)
+        search = Search(**vars(stage), directory=directory, max_metric_calls=most, seen=seen)
         budget = max_metric_calls if teaches else 0
-        heads = HeadStage(parts=parts, embedding=embedding, max_metric_calls=budget)
+        heads = HeadStage(**vars(stage), embedding=embedding, max_metric_calls=budget)
         choice = heads.run(search.run(for_race=for_race))
-        test = FinalStage(parts=parts, directory=directory, choice=choice, heads=heads, ended=search.ended)
+        test = FinalStage(**vars(stage), directory=directory, choice=choice, heads=heads, ended=search.ended)
         result = test.run(_asked_task(task, model, predictor), started=started, certificate=certificate)
         return replace(result, answers=PredictionJournal(journal))
 
@@ -258,14 +249,16 @@ def _opened_task(
                 "Expected text, label, labels and prompt beside a frame alone, got a task: it has its own."
             )
         found = task if isinstance(task, Task) else Task.from_file(task)
-        return _with_embeddings(found, embeddings)
-    if text is None or label is None:
+    elif text is None or label is None:
         raise ConfigurationError(
             "Expected a task, its file, or a frame with the names of its columns, got "
             f"{type(task).__name__} without them: add text= and label=."
         )
-    found = Task.from_frame(task, text=text, label=label, labels=labels, prompt=prompt)
-    return _with_embeddings(found, embeddings)
+    else:
+        found = Task.from_frame(task, text=text, label=label, labels=labels, prompt=prompt)
+    if embeddings is None:
+        return found
+    return replace(found, head=found.head.model_copy(update={"embeddings": embeddings}))
 
 
 def _described(task: Task, model: ModelLike | Predictor | None) -> Task:
@@ -334,27 +327,21 @@ def _divided_calls(task: Task, plan: SearchPlan, max_metric_calls: int, *, teach
     return for_race, max_metric_calls - for_head
 
 
-def _chosen_directory(
-    out: str | Path | NumberedDirectory | None, fingerprint: Mapping[str, Any]
-) -> Path | None:
-    """Return the directory of a run, or None for a run that is not kept."""
-    if isinstance(out, NumberedDirectory):
-        return out.chosen(fingerprint, has_rows=_has_rows)
-    return None if out is None else Path(out)
-
-
 def _opened_run(
-    directory: Path | None,
-    fingerprint: dict[str, Any],
+    out: str | Path | NumberedDirectory | None,
+    fingerprint: JsonObject,
     stack: ExitStack,
     *,
     limits: Limits,
     stop: Stop,
-) -> tuple[JsonlStore, JsonlStore]:
-    """Open the journals of a run, and start its deadline; `stack` ends both."""
+) -> tuple[Path | None, JsonlStore, JsonlStore]:
+    """Return a run's directory, if it is kept, and its journals, and start its deadline; `stack` ends both."""
+    directory = None if out is None or isinstance(out, NumberedDirectory) else Path(out)
+    if isinstance(out, NumberedDirectory):
+        directory = out.chosen(fingerprint, has_rows=_has_rows)
     journal, reflections = stack.enter_context(_opened_files(directory, fingerprint))
     stack.enter_context(_within(limits, stop, journal=journal, directory=directory))
-    return journal, reflections
+    return directory, journal, reflections
 
 
 @contextmanager
@@ -434,13 +421,6 @@ def _asked_task(task: Task, model: ModelLike | Predictor | None, predictor: Pred
     return replace(task, model=own, sections={})
 
 
-def _with_embeddings(task: Task, embeddings: str | Literal[False] | None) -> Task:
-    """Return the task with the embeddings of `optimize` under ``[head]``, if any."""
-    if embeddings is None:
-        return task
-    return replace(task, head=task.head.model_copy(update={"embeddings": embeddings}))
-
-
 def _open_with_embedding(
     task: Task,
     model: ModelLike | Predictor | None,
@@ -448,28 +428,22 @@ def _open_with_embedding(
     limits: Limits,
     max_metric_calls: int,
 ) -> tuple[Predictor, EmbeddingModel | None]:
-    """Open the model, and the embedding model of the head; both refuse before a call is paid."""
+    """Open the model, and the embedding model of the head, None for one on words; both refuse before a call is paid."""
     predictor = _open(task, model, stack, limits)
-    return predictor, _open_embedding(task, predictor, max_metric_calls=max_metric_calls)
-
-
-def _open_embedding(task: Task, predictor: Predictor, *, max_metric_calls: int) -> EmbeddingModel | None:
-    """Return the embedding model of the search's head; None for a head on words alone."""
     if task.labels.holds_several or task.head.fit != "auto" or not isinstance(predictor, Classifier):
-        return None
-    texts = texts_to_read(task, max_metric_calls)
-    named, reports_features = task.head.embeddings, predictor.with_features().method.keep_features
-    meter = predictor.meter
-    return head_embedding(named, texts, labels=task.labels, reports_features=reports_features, meter=meter)
+        return predictor, None
+    embedding = head_embedding(
+        task.head.embeddings,
+        texts_to_read(task, max_metric_calls),
+        labels=task.labels,
+        reports_features=predictor.with_features().method.keep_features,
+        meter=predictor.meter,
+    )
+    return predictor, embedding
 
 
 def _adapter(
-    predictor: Predictor,
-    scoring: ScoringStrategy,
-    task: Task,
-    plan: SearchPlan,
-    tracker: ProgressTracker,
-    seen: ValidationLog,
+    predictor: Predictor, task: Task, plan: SearchPlan, tracker: ProgressTracker, seen: ValidationLog
 ) -> ConfidenceAdapter:
     chooses = plan.races and plan.reflection_model is not None
     confusions = Confusions()
@@ -480,7 +454,7 @@ def _adapter(
     kind = ReflectingAdapter if chooses else ConfidenceAdapter
     adapter = kind.from_classifier(
         predictor,
-        scoring_strategy=None if finds_score else scoring,
+        scoring_strategy=None if finds_score else plan.scoring,
         high_confidence_threshold=task.scoring.high,
         low_confidence_threshold=task.scoring.low,
         proposer=plan.proposer,
@@ -498,29 +472,8 @@ def _adapter(
     return adapter
 
 
-def _scoring(settings: ScoringSettings) -> ScoringStrategy:
-    strategies: dict[str, Callable[..., ScoringStrategy]] = {
-        "linear": LinearBlendScoring,
-        "threshold": ThresholdScoring,
-        "sigmoid": SigmoidScoring,
-        "brier": BrierScoring,
-        "log": LogScoring,
-    }
-    parameters: dict[str, float] = dict(settings.parameters)
-    if settings.strategy == "linear":
-        parameters.setdefault("low_confidence_threshold", settings.high)
-    try:
-        return strategies[settings.strategy](**parameters)
-    except TypeError as error:
-        raise ConfigurationError(
-            f"[scoring] parameters do not fit strategy {settings.strategy!r}: {error}."
-        ) from error
-
-
 @contextmanager
-def _opened_files(
-    directory: Path | None, fingerprint: dict[str, Any]
-) -> Iterator[tuple[JsonlStore, JsonlStore]]:
+def _opened_files(directory: Path | None, fingerprint: JsonObject) -> Iterator[tuple[JsonlStore, JsonlStore]]:
     """Open the journals of a run; if its directory disappears meanwhile, copy them to another one.
 
     Parameters

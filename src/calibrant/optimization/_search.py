@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.adapters._gepa import REFLECTION_TEMPLATE, decides
 from calibrant.adapters._rows import DEMONSTRATED, USER_TEMPLATE, ConfidenceDataInst, example_row
@@ -25,6 +24,7 @@ from calibrant.core._labels import (
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
+from calibrant.metrics._validation import Floats
 from calibrant.optimization._choice import (
     FIRST,
     CandidateStanding,
@@ -44,6 +44,7 @@ from calibrant.optimization._plan import SearchPlan, SearchStage, queries_of
 from calibrant.optimization._prompt_parts import (
     COMPONENT,
     DESCRIBED,
+    CandidateTexts,
     NewAndBetter,
     NoCopies,
     given_prompts,
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from gepa.proposer.reflective_mutation.base import ReflectionComponentSelector
 
     from calibrant.core._predictor import Query
+
+    _Stopper: TypeAlias = Callable[[GEPAState[object, int]], bool]
 
 RACED: Final = 3
 """Candidates that are raced beside the seed, at most."""
@@ -137,7 +140,8 @@ class Search(SearchStage):
         if not self.plan.races:
             return rows
         # Rows of one label may stand together in a file.
-        return [rows[place] for place in np.random.default_rng(self.plan.seed).permutation(len(rows))]
+        order = np.random.default_rng(self.plan.seed).permutation(len(rows))
+        return [rows[place] for place in order]
 
     @property
     def _screened(self) -> list[Example]:
@@ -182,9 +186,7 @@ class Search(SearchStage):
         budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
         repeats = self._repeat_watch()
         # Before the budget, which must know what these ask.
-        stoppers: list[Callable[[GEPAState[object, int]], bool]] = [
-            _once(lambda _state: self.plan.races and self._nothing_wrong())
-        ]
+        stoppers: list[_Stopper] = [_once(lambda _state: self.plan.races and self._nothing_wrong())]
         if not self._fresh:
             stoppers.append(self.tracker.should_stop)
         stoppers.append(_once(lambda state: self._add_given_prompts(state, valset, max_metric_calls)))
@@ -273,7 +275,8 @@ class Search(SearchStage):
             return all(self._affordable(wanted))
 
         if fresh:
-            chosen = raced[race(len(raced) - 1, stand, rows=len(fresh), affordable=affordable)]
+            winner = race(len(raced) - 1, stand, rows=len(fresh), affordable=affordable)
+            chosen = raced[winner]
             second = self._second(candidates, asked, chosen)
         else:
             chosen = _best_screened(first, raced)
@@ -292,10 +295,11 @@ class Search(SearchStage):
         return Choice(validated=tuple(validated), chosen=chosen, second=second)
 
     def _raced(
-        self, candidate: Mapping[str, str], score: float, rows: Sequence[Example], screened: CandidateStanding
+        self, candidate: CandidateTexts, score: float, rows: Sequence[Example], screened: CandidateStanding
     ) -> ValidatedCandidate:
         """Return the figures of a candidate on the rows that a race asked it about."""
-        predictions = self._corrected(queries_of(candidate, rows))
+        queries = queries_of(candidate, rows)
+        predictions = list(map(self.adapter.corrected, queries, self._ask(queries)))
         return replace(
             self._validated(candidate, score, rows, predictions),
             rows=len(rows),
@@ -304,7 +308,7 @@ class Search(SearchStage):
         )
 
     def _second(
-        self, candidates: Sequence[Mapping[str, str]], asked: Sequence[Sequence[Example]], chosen: int
+        self, candidates: Sequence[CandidateTexts], asked: Sequence[Sequence[Example]], chosen: int
     ) -> int | None:
         """Return the position of the second: asked about most rows, then lowest loss; None without one."""
 
@@ -317,27 +321,16 @@ class Search(SearchStage):
 
     def _validated(
         self,
-        candidate: Mapping[str, str],
+        candidate: CandidateTexts,
         score: float,
         rows: Sequence[Example],
         predictions: Sequence[Prediction],
     ) -> ValidatedCandidate:
         """Return the figures of a candidate on its validation rows."""
         scores = row_scores(answered_rows(rows, predictions), labels=self.task.labels)
-        return ValidatedCandidate(
-            candidate=dict(candidate),
-            score=score,
-            accuracy=scores.accuracy,
-            macro_f1=scores.macro_f1,
-            credit=scores.credit,
-            answered_labels=scores.answered_labels,
-        )
+        return ValidatedCandidate(**vars(scores), candidate=dict(candidate), score=score)
 
-    def _corrected(self, queries: Sequence[Query]) -> list[Prediction]:
-        """Return the predictions without their label prior."""
-        return list(map(self.adapter.corrected, queries, self._ask(queries)))
-
-    def _standing(self, candidate: Mapping[str, str], rows: Sequence[Example]) -> CandidateStanding:
+    def _standing(self, candidate: CandidateTexts, rows: Sequence[Example]) -> CandidateStanding:
         labels = self.task.labels
         predictions = self._ask(queries_of(candidate, rows))
         return standing(
@@ -375,7 +368,7 @@ class RepeatWatch:
         Repeated proposals in a row that end the search; None never ends it.
     """
 
-    def __init__(self, candidates: Sequence[Mapping[str, str]], *, writer: str, most: int | None) -> None:
+    def __init__(self, candidates: Sequence[CandidateTexts], *, writer: str, most: int | None) -> None:
         self._known = {(name, text.strip()) for candidate in candidates for name, text in candidate.items()}
         self._writer = writer
         self._most = most
@@ -415,7 +408,7 @@ class _FileLogger:
                 file.write(f"{message}\n")
 
 
-def _once(decide: Callable[[GEPAState[object, int]], bool]) -> Callable[[GEPAState[object, int]], bool]:
+def _once(decide: _Stopper) -> _Stopper:
     """Return a stopper for GEPA that decides at its first call and repeats that decision."""
     decided: list[bool] = []
 
@@ -466,7 +459,7 @@ def _best_screened(standings: Sequence[CandidateStanding], raced: Sequence[int])
     return position if is_better and beats(best, seed, errors=errors) else 0
 
 
-def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:
+def _logprobs(prediction: Prediction, labels: LabelSet) -> Floats:
     """Return log-probabilities of all labels, made from the predicted label without a distribution."""
     if prediction.distribution is not None:
         return np.asarray(prediction.distribution.logprobs, dtype=np.float64)
@@ -474,5 +467,5 @@ def _logprobs(prediction: Prediction, labels: LabelSet) -> NDArray[np.float64]:
     if prediction.label is not None:
         # How sure it is, the race finds out itself.
         weights[labels.labels.index(prediction.label)] = 9.0 * len(labels)
-    logprobs: NDArray[np.float64] = np.log(weights / weights.sum())
+    logprobs: Floats = np.log(weights / weights.sum())
     return logprobs

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import compress
 from operator import and_
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from numpy.typing import ArrayLike
 
@@ -47,7 +47,7 @@ from calibrant.optimization._choice import (
     beats,
 )
 from calibrant.optimization._plan import PERFECT, SCREENED, SearchStage, queries_of
-from calibrant.optimization._prompt_parts import COMPONENT, ShownTexts
+from calibrant.optimization._prompt_parts import COMPONENT, CandidateTexts, ShownTexts
 from calibrant.optimization._result import (
     FinalScore,
     OptimizationResult,
@@ -61,6 +61,8 @@ from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_
 _LOG: Final = logging.getLogger("calibrant")
 _READ: Final = 2_000  # labelled rows: the embedded engine takes a fifth of a second for a vector
 _FEWEST: Final = SCREENED + FIRST  # validation rows that compare two heads; fewer make no race either
+# Calibration of the test rows, as JSON values, and its calibrator.
+_Calibrated: TypeAlias = tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]
 
 
 @dataclass(kw_only=True)
@@ -158,7 +160,7 @@ class HeadStage(SearchStage):
         )
         return replace(choice, chosen=by_head.chosen, by_head=by_head)
 
-    def _asked_under_both(self, pair: Sequence[Mapping[str, str]]) -> list[Example]:
+    def _asked_under_both(self, pair: Sequence[CandidateTexts]) -> list[Example]:
         """Return the validation rows that the budget allows under both candidates; [] if they are too few.
 
         Whichever of them is kept, all rows that teach its head are paid first.
@@ -205,7 +207,8 @@ def texts_to_read(task: Task, max_metric_calls: int) -> list[str]:
     The latter are validation rows and as many training rows as the search may ask about; where these are fewer than
     2,000, the others at even distances.
     """
-    taught, others = [*task.validation, *task.train[:max_metric_calls]], task.train[max_metric_calls:]
+    taught = [*task.validation, *task.train[:max_metric_calls]]
+    others = task.train[max_metric_calls:]
     room = _READ - len(taught)
     if others and room > 0:
         taught += others[:: -(-len(others) // room)]
@@ -295,7 +298,8 @@ class FinalStage(SearchStage):
 
     def _test(self) -> dict[str, list[Prediction]]:
         """Return test predictions by name: ``seed``, ``best`` and, if used, ``prior`` and ``final``."""
-        seed, best = self.choice.seed.candidate, self.choice.best.candidate
+        seed = self.choice.seed.candidate
+        best = self.choice.best.candidate
         self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
         asked = {"seed": self._predict(seed)}
         asked["best"] = asked["seed"] if seed == best else self._predict(best)
@@ -311,7 +315,7 @@ class FinalStage(SearchStage):
             self.heads.features |= _features_of(self.task.test, asked["best"])
         return predictions
 
-    def _predict(self, candidate: Mapping[str, str]) -> list[Prediction]:
+    def _predict(self, candidate: CandidateTexts) -> list[Prediction]:
         predictions = ask(
             self.adapter.predictor,
             queries_of(candidate, self.task.test),
@@ -327,14 +331,14 @@ class FinalStage(SearchStage):
             )
         return predictions
 
-    def _corrected(self, candidate: Mapping[str, str], predictions: Sequence[Prediction]) -> list[Prediction]:
+    def _corrected(self, candidate: CandidateTexts, predictions: Sequence[Prediction]) -> list[Prediction]:
         """Return the test predictions, corrected for the label prior if the plan says so."""
         if self.plan.prior_correction is not None:
             predictions = self._without_prior(candidate, predictions)
         return [replace(prediction, features=None) for prediction in predictions]
 
     def _without_prior(
-        self, candidate: Mapping[str, str], predictions: Sequence[Prediction]
+        self, candidate: CandidateTexts, predictions: Sequence[Prediction]
     ) -> list[Prediction]:
         """Return the test predictions without the label prior of a candidate."""
         queries = queries_of(candidate, self.task.test)
@@ -348,7 +352,8 @@ class FinalStage(SearchStage):
         write_atomically(directory / "best_prompt.txt", result.best_prompt.prompt)
         record = {**result.to_record(), "label_set": self.task.labels.record()}
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
-        fingerprint, prior = best.fingerprint(), self._label_prior()
+        fingerprint = best.fingerprint()
+        prior = self._label_prior()
         shown = best.demonstrations if isinstance(best, Classifier) else None
         if prior is not None:
             prior.save(directory / "label_prior.json", fingerprint=fingerprint)
@@ -381,7 +386,7 @@ class FinalStage(SearchStage):
         result: OptimizationResult,
         saved: SavedRows,
         best: Predictor,
-        calibrated: tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None],
+        calibrated: _Calibrated,
     ) -> Tuned:
         """Return the final classifier as a value, with calibration and calibrator of the test rows."""
         calibration, calibrator = calibrated
@@ -426,9 +431,7 @@ class FinalStage(SearchStage):
             train=() if shown is None or settings is None else shown.index.examples(),
         )
 
-    def _calibrated(
-        self, saved: SavedRows, certificate: CertificateRequest | None
-    ) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
+    def _calibrated(self, saved: SavedRows, certificate: CertificateRequest | None) -> _Calibrated:
         """Return calibration and calibrator of the test rows, which neither the prompt nor its head saw.
 
         A calibration that the user made in the run directory stays.
@@ -451,9 +454,12 @@ class FinalStage(SearchStage):
             calibration.write(directory)
         return calibration.to_record(), calibration.selection.calibrator
 
-    def _final_score(self, head: Head, predictions: Mapping[str, Sequence[Prediction]]) -> FinalScore:
+    def _final_score(self, predictions: Mapping[str, Sequence[Prediction]]) -> FinalScore | None:
+        """Return the test figures with the head that was learned; None without one."""
+        if self.head is None:
+            return None
         vectors = self.heads.vectors_by_text()
-        return final_score(self.task, head, self.choice, predictions, vectors=vectors)
+        return final_score(self.task, self.head, self.choice, predictions, vectors=vectors)
 
     def _cost(self) -> float | None:
         """Return the US dollars of answers and reflection; None where no price is known."""
@@ -461,18 +467,25 @@ class FinalStage(SearchStage):
         known = [cost for cost in costs if cost is not None]
         return sum(known) if known else None
 
+    def _unpriced_calls(self) -> int:
+        """Return the number of calls without a known price, those of the reflection model included."""
+        unpriced = 0 if self.tracker.now.in_process else self.tracker.unpriced_calls
+        if self.reflection is not None and self.reflection.total_cost is None:
+            unpriced += self.reflection.calls
+        return unpriced
+
     def _result(
         self, predictions: Mapping[str, Sequence[Prediction]], *, seconds: float
     ) -> OptimizationResult:
         """Return the result of the search, given the test predictions."""
-        choice, rows, labels = self.choice, self.task.test, self.task.labels
-        made_seed, made_best = predictions["seed"], predictions["best"]
+        choice = self.choice
+        rows = self.task.test
+        labels = self.task.labels
+        made_seed = predictions["seed"]
+        made_best = predictions["best"]
         comparison, credit = compare(rows, made_seed, made_best, labels=labels)
-        final = None if self.head is None else self._final_score(self.head, predictions)
-        reflection, now = self.reflection, self.tracker.now
-        unpriced = 0 if now.in_process else self.tracker.unpriced_calls
-        if reflection is not None and reflection.total_cost is None:
-            unpriced += reflection.calls
+        final = self._final_score(predictions)
+        now = self.tracker.now
         return OptimizationResult(
             task=self.task.name,
             model=self.adapter.predictor.name,
@@ -489,9 +502,9 @@ class FinalStage(SearchStage):
             completions=self.adapter.completions,
             completions_without_logprobs=self.adapter.completions_without_logprobs,
             cost=self._cost(),
-            unpriced_calls=unpriced,
+            unpriced_calls=self._unpriced_calls(),
             vectors=Usage() if self.meter is None else self.meter.vectors,
-            in_process=now.in_process and reflection is None,
+            in_process=now.in_process and self.reflection is None,
             ended=self.ended,
             directory=self.directory,
             seconds=seconds,
@@ -506,9 +519,7 @@ class FinalStage(SearchStage):
         )
 
 
-def _own_calibration(
-    directory: Path, fingerprint: Fingerprint | None
-) -> tuple[Mapping[str, Any] | None, ConfidenceCalibrator | None]:
+def _own_calibration(directory: Path, fingerprint: Fingerprint | None) -> _Calibrated:
     """Return the calibration in a run directory; (None, None) if it is that of other predictions."""
     record = read_run_record(directory / CALIBRATION, remedy="calibrate the run again")
     if fingerprint is None or record.get("fingerprint") != fingerprint.to_record():
@@ -525,7 +536,8 @@ def _is_better(
     That is the best prompt with its head, where there is one.
     """
     if final is not None:
-        comparison, credit = final.against_seed, None
+        comparison = final.against_seed
+        credit = None
     intervals = [None if comparison is None else comparison.interval, credit]
     known = [interval for interval in intervals if interval is not None]
     is_worse = any(interval.upper < 0.0 for interval in known)

@@ -11,11 +11,18 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._settings import Amount, Count, Number
-from calibrant.metrics._validation import as_numbers, check_count, check_number, check_values
+from calibrant.metrics._validation import (
+    Floats,
+    RandomSource,
+    as_numbers,
+    check_count,
+    check_number,
+    check_values,
+)
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import Observation, RouterTraits, RoutingRequest, check_costs, unit_vector
 
@@ -84,13 +91,13 @@ class LinUCB:
         self.inverse = np.tile(np.eye(dim), (arms, 1, 1))  # of I + gram
         self.updates = np.zeros(arms, dtype=np.int64)  # since the last refactorisation
 
-    def scores(self, context: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scores(self, context: Floats) -> Floats:
         """Return the upper bounds of all arms, shape (arms,), for a context of length 1, shape (dim,)."""
         solved = self.inverse @ context
-        means: NDArray[np.float64] = np.einsum("ad,ad->a", self.response, solved)
+        means: Floats = np.einsum("ad,ad->a", self.response, solved)
         return means + self._alpha * np.sqrt((solved @ context) / self.ridge)
 
-    def learn(self, arm: int, context: NDArray[np.float64], reward: float) -> None:
+    def learn(self, arm: int, context: Floats, reward: float) -> None:
         """Update the regression of one arm with a reward for a context of length 1, shape (dim,)."""
         self.ridge *= self._decay
         for due in np.flatnonzero((self.updates >= self.dim) | (self.ridge < LEAST_RIDGE)):
@@ -105,13 +112,13 @@ class LinUCB:
         self.response[arm] += (reward / ridge) * context
         self.updates[arm] += 1
 
-    def widths(self, squares: NDArray[np.float64]) -> NDArray[np.float64]:
+    def widths(self, squares: Floats) -> Floats:
         """Return alpha times the root mean square of the width over contexts, shape (arms,).
 
         Their entries are uncorrelated and have the mean squares `squares`, shape (dim,).
         """
         diagonals = np.diagonal(self.inverse, axis1=1, axis2=2)
-        widths: NDArray[np.float64] = self._alpha * np.sqrt(diagonals @ squares / self.ridge)
+        widths: Floats = self._alpha * np.sqrt(diagonals @ squares / self.ridge)
         return widths
 
     def invert(self, arm: int) -> None:
@@ -289,7 +296,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
         cost_weight: float = 0.1,
         decay_factor: float = 0.99,
         costs: Mapping[str, float] | None = None,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+        rng: RandomSource = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
         self._alpha = check_number("alpha", alpha, "[0, inf)")
@@ -300,27 +307,21 @@ class BanditRouter(TallyRouter[_BanditTally]):
         self._model = self._fresh()
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
         own = {name: settings["bandit"][name] for name in ("alpha", "dim", "cost_weight", "decay_factor")}
         costs = provider_values(settings, "cost")
-        return cls(provider_names(settings), **own, costs=costs, rng=rng)
+        return cls(provider_names(settings), **own, costs=costs)
 
     @classmethod
-    def for_snapshot(
-        cls, snapshot: Mapping[str, Any], providers: Sequence[str], *, parameters: Mapping[str, Any]
-    ) -> Self:
+    def for_snapshot(cls, snapshot: Record, providers: Sequence[str], *, parameters: Record) -> Self:
         """Return a strategy of the snapshot's dimension, with the weight of uncertainty in `parameters`."""
         alpha = parameters["alpha"]
         dim: Any = snapshot.get("dim")  # checked by the constructor
         return cls(providers, dim=dim, alpha=1.0 if alpha is None else alpha)
 
     @classmethod
-    def parameters(
-        cls, snapshot: Mapping[str, Any], settings: Mapping[str, Any] | None
-    ) -> dict[str, float | None]:
+    def parameters(cls, snapshot: Record, settings: Record | None) -> dict[str, float | None]:
         """Return alpha and decay factor: those of the settings, or else those in the snapshot, if numbers."""
         source = snapshot if settings is None else settings["bandit"]
         values = {key: source.get(key) for key in ("alpha", "decay_factor")}
@@ -366,19 +367,22 @@ class BanditRouter(TallyRouter[_BanditTally]):
             tally.quality = tally.quality.plus(observation.quality, decay=self._decay)
         self._model.learn(self._providers.index(observation.provider), context, reward)
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         """Return the learnt state and the settings as JSON values, about ``6 * dim ** 2`` bytes per provider.
 
         `alpha` and `decay_factor` are for inspection only; `restore` ignores them.
         """
-        model, upper = self._model, np.triu_indices(self._dim + 1)
+        model = self._model
+        upper = np.triu_indices(self._dim + 1)
         for arm, tally in enumerate(self._tallies.values()):
-            tally.ridge, tally.updates = float(model.ridge[arm]), int(model.updates[arm])
-            tally.gram, tally.response = _packed(model.gram[arm][upper]), _packed(model.response[arm])
+            tally.ridge = float(model.ridge[arm])
+            tally.updates = int(model.updates[arm])
+            tally.gram = _packed(model.gram[arm][upper])
+            tally.response = _packed(model.response[arm])
         settings = {"dim": self._dim, "alpha": self._alpha, "decay_factor": self._decay}
         return {**super().snapshot(), **settings}
 
-    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
+    def restore(self, snapshot: Record | None) -> None:
         """Restore a bandit's snapshot; None, or another `dim` (with a warning), resets the state.
 
         Providers that are no longer there are left out, new ones begin without experience.
@@ -421,7 +425,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
     def _fresh(self) -> LinUCB:
         return LinUCB(arms=len(self._providers), dim=self._dim + 1, alpha=self._alpha, decay=self._decay)
 
-    def _context(self, embedding: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    def _context(self, embedding: Floats | None) -> Floats | None:
         """Return the context vector: the truncated embedding and a constant, shape (dim + 1,), of length 1.
 
         None if the embedding is missing or has no direction.
@@ -449,7 +453,8 @@ class BanditRouter(TallyRouter[_BanditTally]):
         return min(max(reward, -1.0), 1.0)
 
     def _cost_fraction(self, observation: Observation) -> float:
-        cost, average = observation.cost, self._tallies[observation.provider].cost
+        cost = observation.cost
+        average = self._tallies[observation.provider].cost
         if cost is None and not average.weight:
             return self._declared[observation.provider]
         highest = max(tally.cost.mean for tally in self._tallies.values())
@@ -483,18 +488,20 @@ def _restore_arm(model: LinUCB, arm: int, tally: _BanditTally) -> None:
         raise StateError("Expected a response to rewards in [-1, 1], got a larger one.")
     try:
         np.linalg.cholesky(gram + _ROUNDING * (1.0 + trace) * np.eye(dim))
-        model.ridge[arm], model.updates[arm] = tally.ridge, tally.updates
-        model.gram[arm], model.response[arm] = gram, response
+        model.ridge[arm] = tally.ridge
+        model.updates[arm] = tally.updates
+        model.gram[arm] = gram
+        model.response[arm] = response
         model.invert(arm)
     except np.linalg.LinAlgError:
         raise StateError("Expected a gram without negative eigenvalues, got one that has some.") from None
 
 
-def _packed(values: NDArray[np.float64]) -> str:
+def _packed(values: Floats) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f8").tobytes()).decode("ascii")
 
 
-def _unpacked(text: str, key: str, *, size: int) -> NDArray[np.float64]:
+def _unpacked(text: str, key: str, *, size: int) -> Floats:
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:

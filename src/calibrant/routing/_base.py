@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
-import numpy as np
 import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._settings import Count
+from calibrant.metrics._validation import RandomSource
 from calibrant.routing._protocol import (
     Observation,
     ProviderStanding,
@@ -62,34 +63,30 @@ class TallyRouter(ABC, Generic[_T]):
         self,
         providers: Sequence[str],
         *,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002 (subclasses use it)
+        rng: RandomSource = None,  # noqa: ARG002 (subclasses use it)
     ) -> None:
         self._providers = check_providers(providers)
         self._form = pydantic.TypeAdapter(self.tally_kind)
         self._tallies = {name: self.tally_kind() for name in self._providers}
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section, without experience.
 
         Parameters
         ----------
         settings : mapping
             The section's keys and values; `provider_names` and `provider_values` read its providers.
-        rng : Generator or int, optional
-            Source of random numbers.
         """
-        return cls(provider_names(settings), rng=rng)
+        return cls(provider_names(settings))
 
     @classmethod
     def for_snapshot(
         cls,
-        snapshot: Mapping[str, Any],  # noqa: ARG003
+        snapshot: Record,  # noqa: ARG003
         providers: Sequence[str],
         *,
-        parameters: Mapping[str, Any],  # noqa: ARG003 (it has none)
+        parameters: Record,  # noqa: ARG003 (it has none)
     ) -> Self:
         """Return a strategy without experience that a snapshot of these providers can be restored into."""
         return cls(providers)
@@ -97,8 +94,8 @@ class TallyRouter(ABC, Generic[_T]):
     @classmethod
     def parameters(
         cls,
-        snapshot: Mapping[str, Any],  # noqa: ARG003
-        settings: Mapping[str, Any] | None,  # noqa: ARG003
+        snapshot: Record,  # noqa: ARG003
+        settings: Record | None,  # noqa: ARG003
     ) -> dict[str, float | None]:
         """Return the parameters to show beside a snapshot, of the settings where there are some: here none."""
         return {}
@@ -150,7 +147,7 @@ class TallyRouter(ABC, Generic[_T]):
         del values["observations"]
         return values
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         """Return the tallies as JSON values; floats keep every bit."""
         records = {
             name: self._form.dump_python(tally, mode="json", warnings=False)
@@ -158,7 +155,7 @@ class TallyRouter(ABC, Generic[_T]):
         }
         return {"version": self.version, "strategy": self.strategy, "providers": records}
 
-    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
+    def restore(self, snapshot: Record | None) -> None:
         """Restore the tallies of a snapshot; None or an empty one resets them.
 
         Providers that are no longer there are left out, new ones begin without experience.
@@ -171,7 +168,7 @@ class TallyRouter(ABC, Generic[_T]):
         stored = self._stored(snapshot)
         self._tallies = {name: stored.get(name) or self.tally_kind() for name in self._providers}
 
-    def _stored(self, snapshot: Mapping[str, Any] | None) -> dict[str, _T]:
+    def _stored(self, snapshot: Record | None) -> dict[str, _T]:
         """Return the stored tallies of these providers by name; empty for None or an empty snapshot."""
         if snapshot is None or snapshot == {}:
             return {}
@@ -203,13 +200,13 @@ class TallyRouter(ABC, Generic[_T]):
             ) from None
 
 
-def provider_names(settings: Mapping[str, Any]) -> tuple[str, ...]:
+def provider_names(settings: Record) -> tuple[str, ...]:
     """Return the names of the providers of a ``[routing]`` section, as declared."""
     providers = settings["providers"]
     return tuple(own["name"] if own["alias"] is None else own["alias"] for own in providers)
 
 
-def provider_values(settings: Mapping[str, Any], key: str) -> dict[str, Any] | None:
+def provider_values(settings: Record, key: str) -> JsonObject | None:
     """Return the values of one key of the providers, by name; None if no provider has it."""
     values = [own[key] for own in settings["providers"]]
     named = zip(provider_names(settings), values, strict=True)
@@ -287,26 +284,24 @@ class TaskRouter(TallyRouter[ProviderTally]):
         providers: Sequence[str],
         *,
         tasks: Mapping[str, str],
-        rng: np.random.Generator | int | None = None,
+        rng: RandomSource = None,
     ) -> None:
         super().__init__(providers, rng=rng)
         self._tasks = check_table("tasks", tasks)
         check_known("tasks", self._tasks.values(), self._providers)
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its ``tasks``."""
-        return cls(provider_names(settings), tasks=settings["tasks"], rng=rng)
+        return cls(provider_names(settings), tasks=settings["tasks"])
 
     @classmethod
     def for_snapshot(
         cls,
-        snapshot: Mapping[str, Any],  # noqa: ARG003
+        snapshot: Record,  # noqa: ARG003
         providers: Sequence[str],
         *,
-        parameters: Mapping[str, Any],  # noqa: ARG003
+        parameters: Record,  # noqa: ARG003
     ) -> Self:
         """Return a strategy without tasks, as the standings do not depend on them."""
         return cls(providers, tasks={})

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from calibrant.metrics._validation import check_count, check_number
+from calibrant.metrics._validation import Floats, check_count, check_number
 from calibrant.routing._protocol import unit_vector
 from calibrant.routing._strategies import Ladder
 
@@ -66,7 +66,8 @@ class QualityGate:
         float or None
             In [-1, 1]; None where one is missing, all zeros or not finite, or their sizes differ.
         """
-        first, second = unit_vector(query), unit_vector(answer)
+        first = unit_vector(query)
+        second = unit_vector(answer)
         if first is None or second is None or first.shape != second.shape:
             return None
         return min(1.0, max(-1.0, float(first @ second)))
@@ -177,6 +178,6 @@ class CoherenceMonitor:
 class _AnswerHistory:
     """Recent answers of one provider, with its latest coherence."""
 
-    window: deque[NDArray[np.float64]]
+    window: deque[Floats]
     coherence: float | None = None
     warned: bool = False

@@ -9,10 +9,11 @@ from numbers import Real
 from typing import Any, Final, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_number
+from calibrant.core._files import JsonObject
+from calibrant.metrics._validation import Floats, check_number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +41,7 @@ class RoutingRequest:
     ['small', 'big']
     """
 
-    embedding: NDArray[np.float64] | None = None
+    embedding: Floats | None = None
     tier: str | None = None
     task: str | None = None
     has_tools: bool = False
@@ -138,7 +139,7 @@ class Observation:
     rate_limited: bool = False
     quality: float | None = None
     cost: float | None = None
-    context: NDArray[np.float64] | None = None
+    context: Floats | None = None
     penalty: float = 0.0
     recovered: bool = False
     request: RoutingRequest | None = None
@@ -238,7 +239,7 @@ class Router(Protocol):
         """
         ...
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> JsonObject:
         """Return the learnt state as JSON values; it may be empty before any observation."""
         ...
 
@@ -306,7 +307,7 @@ def check_known(option: str, names: Iterable[str], providers: Sequence[str]) -> 
         )
 
 
-def check_table(option: str, table: object) -> dict[str, Any]:
+def check_table(option: str, table: object) -> JsonObject:
     """Return a table as a dict.
 
     Raises
@@ -332,7 +333,7 @@ def check_costs(costs: Mapping[str, float] | None, providers: Sequence[str]) -> 
     return {name: check_number(f"the cost of {name!r}", cost, "[0, inf)") for name, cost in table.items()}
 
 
-def unit_vector(vector: ArrayLike | None) -> NDArray[np.float64] | None:
+def unit_vector(vector: ArrayLike | None) -> Floats | None:
     """Return the vector scaled to length 1, or None if it has no direction.
 
     Parameters
@@ -357,5 +358,5 @@ def unit_vector(vector: ArrayLike | None) -> NDArray[np.float64] | None:
     if largest == 0.0:
         return None
     scaled = numbers / largest  # squares of very large or small numbers would leave the range of floats
-    found: NDArray[np.float64] = scaled / np.linalg.norm(scaled)
+    found: Floats = scaled / np.linalg.norm(scaled)
     return found

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from calibrant.core._completion import Message
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import JsonObject
 from calibrant.logprobs._fields import as_response_format, enum_schema
 
 # From easy to hard.
@@ -228,12 +229,13 @@ def without_thinking(text: str) -> str:
     return "" if body.startswith("<think>") else body
 
 
-def _json_object(text: str) -> dict[str, Any] | None:
+def _json_object(text: str) -> JsonObject | None:
     """Return the JSON object in `text`: all of it, or from the first ``{`` to the last ``}``.
 
     None if there is none, or if a key is repeated with another value.
     """
-    begin, end = text.find("{"), text.rfind("}") + 1
+    begin = text.find("{")
+    end = text.rfind("}") + 1
     if begin < 0:
         return None
     try:
@@ -243,7 +245,7 @@ def _json_object(text: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unambiguous(pairs: list[tuple[str, Any]]) -> JsonObject:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found and found[key] != value:

@@ -429,8 +429,12 @@ _PROBLEMS: Final = {
 
 def _problems(settings: RoutingSettings) -> Iterator[_Problem]:
     """Yield the strategy's missing settings, and settings without effect."""
-    strategy, cascade, coherence = settings.strategy, settings.cascade, settings.coherence
-    gate, tiers, embedder = settings.quality_gate, cascade.cost_tiers or (), coherence.embedding_provider
+    strategy = settings.strategy
+    cascade = settings.cascade
+    coherence = settings.coherence
+    gate = settings.quality_gate
+    tiers = cascade.cost_tiers or ()
+    embedder = coherence.embedding_provider
     judges = settings.traits.judges_answers
     no_judge = cascade.classifier_mode == "judge" and cascade.judge_provider is None
     two = coherence.enabled and gate > 0 and embedder not in {None, "", settings.embedding_provider}
@@ -456,7 +460,8 @@ def _problems(settings: RoutingSettings) -> Iterator[_Problem]:
 
 def _unknown_names(settings: RoutingSettings) -> Iterator[_Problem]:
     """Yield an error for every unknown provider name."""
-    cascade, triage = settings.cascade, settings.triage
+    cascade = settings.cascade
+    triage = settings.triage
     places: list[tuple[tuple[str, ...], str | None]] = [
         *((("cascade", "cost_tiers"), name) for name in cascade.cost_tiers or ()),
         (("cascade", "judge_provider"), cascade.judge_provider),

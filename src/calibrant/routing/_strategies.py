@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Self, get_args
+from typing import Final, Literal, Self, get_args
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import Record
 from calibrant.core._settings import Amount, Count, Number, Share
-from calibrant.metrics._validation import check_count, check_number
+from calibrant.metrics._validation import RandomSource, check_count, check_number
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import (
     Observation,
@@ -102,7 +103,7 @@ class EMARouter(TallyRouter[_EMATally]):
         *,
         alpha: float = 0.1,
         reorder_interval: int = 10,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+        rng: RandomSource = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
         self._alpha = check_number("alpha", alpha, "(0, 1]")
@@ -110,15 +111,12 @@ class EMARouter(TallyRouter[_EMATally]):
         self._sort()
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its averages and its interval."""
         return cls(
             provider_names(settings),
             alpha=settings["router_ema_alpha"],
             reorder_interval=settings["router_reorder_interval"],
-            rng=rng,
         )
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
@@ -139,8 +137,10 @@ class EMARouter(TallyRouter[_EMATally]):
             self._sort()
 
     def _learn(self, tally: _EMATally, observation: Observation) -> None:
-        alpha, keep = self._alpha, 1.0 - self._alpha
-        done, seconds = observation.success, observation.latency_seconds
+        alpha = self._alpha
+        keep = 1.0 - self._alpha
+        done = observation.success
+        seconds = observation.latency_seconds
         if observation.recovered and done:
             tally.success = 1.0
             tally.latency_seconds = min(tally.latency_seconds, _FIRST_LATENCY)
@@ -158,7 +158,7 @@ class EMARouter(TallyRouter[_EMATally]):
             self._order.sort(key=lambda name: -self._tallies[name].score)
         self._unsorted = 0
 
-    def restore(self, snapshot: Mapping[str, Any] | None) -> None:
+    def restore(self, snapshot: Record | None) -> None:
         """Restore the averages of a snapshot and sort by them; None resets the state.
 
         Providers that are no longer there are left out, new ones begin without experience.
@@ -254,18 +254,16 @@ class ThompsonRouter(TallyRouter[_BetaTally]):
         providers: Sequence[str],
         *,
         decay: float = 1.0,
-        rng: np.random.Generator | int | None = None,
+        rng: RandomSource = None,
     ) -> None:
         super().__init__(providers)
         self._decay = check_number("decay", decay, "(0, 1]")
         self._rng = np.random.default_rng(rng)
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its decay."""
-        return cls(provider_names(settings), decay=settings["thompson_decay"], rng=rng)
+        return cls(provider_names(settings), decay=settings["thompson_decay"])
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:  # noqa: ARG002
         """Return all providers, sorted by a sample from each posterior, the highest first."""
@@ -287,7 +285,8 @@ class ThompsonRouter(TallyRouter[_BetaTally]):
     def _values(self, provider: str) -> dict[str, float]:
         from scipy.special import betaincinv  # noqa: PLC0415 (slow to load, needed for display only)
 
-        alpha, beta = self._tallies[provider].alpha, self._tallies[provider].beta
+        alpha = self._tallies[provider].alpha
+        beta = self._tallies[provider].beta
         tail = (1.0 - _LEVEL) / 2.0
         return super()._values(provider) | {
             "mean": alpha / (alpha + beta),
@@ -434,7 +433,7 @@ class CascadeRouter(TallyRouter[_QualityTally]):
         max_cascade_tokens: int | None = None,
         window_size: int | None = None,
         classifier_mode: ClassifierMode = "heuristic",
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+        rng: RandomSource = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
         self._cheapest_first = _cheapest_first(self._providers, cost_tiers, costs)
@@ -449,13 +448,11 @@ class CascadeRouter(TallyRouter[_QualityTally]):
         self.classifier_mode = classifier_mode
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
         own = {name: value for name, value in settings["cascade"].items() if name != "judge_provider"}
         costs = provider_values(settings, "cost")
-        return cls(provider_names(settings), **own, costs=costs, rng=rng)
+        return cls(provider_names(settings), **own, costs=costs)
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the cheapest first; in declared order if the request offers tools."""
@@ -566,7 +563,7 @@ class TriageRouter(TallyRouter[_TierTally]):
         *,
         tiers: Mapping[str, str],
         context_windows: Mapping[str, int] | None = None,
-        rng: np.random.Generator | int | None = None,  # noqa: ARG002
+        rng: RandomSource = None,  # noqa: ARG002
     ) -> None:
         super().__init__(providers)
         table = check_table("tiers", tiers)
@@ -584,22 +581,20 @@ class TriageRouter(TallyRouter[_TierTally]):
         }
 
     @classmethod
-    def from_settings(
-        cls, settings: Mapping[str, Any], *, rng: np.random.Generator | int | None = None
-    ) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its tiers, and the providers' context windows."""
         own = settings["triage"] or {"tiers": {}}
         tiers = {tier: name for tier, name in own["tiers"].items() if name is not None}
         windows = provider_values(settings, "context_window")
-        return cls(provider_names(settings), tiers=tiers, context_windows=windows, rng=rng)
+        return cls(provider_names(settings), tiers=tiers, context_windows=windows)
 
     @classmethod
     def for_snapshot(
         cls,
-        snapshot: Mapping[str, Any],  # noqa: ARG003
+        snapshot: Record,  # noqa: ARG003
         providers: Sequence[str],
         *,
-        parameters: Mapping[str, Any],  # noqa: ARG003
+        parameters: Record,  # noqa: ARG003
     ) -> Self:
         """Return a strategy with one tier, as the standings do not depend on them."""
         return cls(providers, tiers={"simple": providers[0]})
@@ -618,7 +613,8 @@ class TriageRouter(TallyRouter[_TierTally]):
     def _learn(self, tally: _TierTally, observation: Observation) -> None:
         request = observation.request
         if request is not None:
-            first, wanted = self.order(request)[0], self._chain(request.tier)[0]
+            first = self.order(request)[0]
+            wanted = self._chain(request.tier)[0]
             name = request.tier or "untriaged"
             setattr(tally, name, getattr(tally, name) + 1)
             tally.larger_window += observation.provider == first != wanted

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._files import (
+    JsonObject,
+    Record,
     is_in_place,
     read_json_object,
     read_run_record,
@@ -50,7 +52,7 @@ class NumberedDirectory:
 
     path: Path
 
-    def chosen(self, fingerprint: Mapping[str, Any], *, has_rows: Callable[[Path], bool]) -> Path:
+    def chosen(self, fingerprint: Record, *, has_rows: Callable[[Path], bool]) -> Path:
         """Return the first directory that holds this run, or nothing yet.
 
         Parameters
@@ -67,7 +69,7 @@ class NumberedDirectory:
         raise AssertionError
 
 
-def _may_hold(path: Path, fingerprint: Mapping[str, Any], *, has_rows: bool) -> bool:
+def _may_hold(path: Path, fingerprint: Record, *, has_rows: bool) -> bool:
     """Return True if a directory is empty, or holds this run, or a failed start without any row."""
     if not (path / MANIFEST).exists():
         return all(entry.name.startswith(".") for entry in path.iterdir())
@@ -94,7 +96,7 @@ class RunDirectory:
     """
 
     path: Path
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: Record = field(default_factory=dict)
     lock: IO[str] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -132,7 +134,7 @@ class RunDirectory:
     def opened(
         cls,
         path: Path,
-        fingerprint: Mapping[str, Any],
+        fingerprint: Record,
     ) -> Iterator[RunDirectory]:
         """Create the directory, or check that it belongs to this run; lock it for the block.
 
@@ -209,7 +211,7 @@ def to_keep_answers(folder: Path) -> str:
     )
 
 
-def method_of_rows(directory: Path) -> Mapping[str, Any] | None:
+def method_of_rows(directory: Path) -> Record | None:
     """Return the description of the method by which the rows in a run's directory were answered.
 
     None if it has no rows, or says nothing of it.
@@ -221,7 +223,7 @@ def method_of_rows(directory: Path) -> Mapping[str, Any] | None:
     return None
 
 
-def read_origin(directory: Path) -> tuple[Path, dict[str, Any]] | None:
+def read_origin(directory: Path) -> tuple[Path, JsonObject] | None:
     """Return the path and the content of a run's manifest or result; None without such a file.
 
     A search leaves ``result.json`` beside ``run.json``: the result counts, as it holds the prompt that was chosen.
@@ -297,7 +299,7 @@ def make_folder(path: Path) -> None:
         raise unwritable(path, error, remedy="choose another directory, or make room") from error
 
 
-def write_json(path: Path, record: Mapping[str, Any]) -> None:
+def write_json(path: Path, record: Record) -> None:
     """Write a JSON file of a run atomically.
 
     Raises
@@ -344,7 +346,7 @@ def locked_folder(path: Path, busy: str) -> Iterator[None]:
         os.close(handle)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> JsonObject:
     """Return the manifest record of a run, ``run.json``.
 
     Raises
@@ -357,7 +359,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def check_manifest(
     folder: Path,
-    fingerprint: Mapping[str, Any],
+    fingerprint: Record,
     *,
     kind: str,
     has_rows: bool,
@@ -402,12 +404,12 @@ def check_manifest(
     return has_rows
 
 
-def differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+def differing_keys(first: Record, second: Record) -> list[str]:
     """Return the sorted keys whose values differ between two records; a missing key is None."""
     return sorted(key for key in {**first, **second} if first.get(key) != second.get(key))
 
 
-def _differences(changed: list[str], stored: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def _differences(changed: list[str], stored: Record, now: Record) -> str:
     parts = []
     for name in changed:
         values = [json.dumps(found.get(name), ensure_ascii=False) for found in (stored, now)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from calibrant.core._errors import StateError
-from calibrant.core._files import is_in_place
+from calibrant.core._files import JsonObject, is_in_place
 from calibrant.core._prediction import Journal, Prediction, prediction_from_record, prediction_to_record
 from calibrant.runs._directory import hold_lock
 
@@ -37,7 +37,7 @@ class JsonlStore:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._values: dict[str, Any] = {}
+        self._values: JsonObject = {}
         self._lock = threading.Lock()
         self._file: IO[bytes] | None = None
         if path is not None:

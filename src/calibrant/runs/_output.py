@@ -156,7 +156,8 @@ class PredictionsFile:
         """Count and write the queued rows."""
         self._written = time.monotonic()
         self._encode()
-        lines, self._lines = self._lines, []
+        lines = self._lines
+        self._lines = []
         if lines:
             self._write(b"".join(lines))
 

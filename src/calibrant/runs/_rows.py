@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import DataError, StateError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, JsonObject, Record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._prediction import (
     LabelDistribution,
@@ -79,11 +79,11 @@ _CORRECT: Final = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}
 # `json.dumps` makes an encoder for every call.
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False).encode
 
-CountRow: TypeAlias = Callable[[Mapping[str, Any]], None]
+CountRow: TypeAlias = Callable[[Record], None]
 """Called with the record of a row that has its final prediction; raises KeyError, TypeError or ValueError otherwise."""
 
 
-def row_record(index: int, example: Example, prediction: Prediction, *, prompt: str = "") -> dict[str, Any]:
+def row_record(index: int, example: Example, prediction: Prediction, *, prompt: str = "") -> JsonObject:
     """Return a saved row as JSON values.
 
     All rows have the fields `COLUMNS`. ``correct`` is None if the row failed with a transport error, or its true label
@@ -147,8 +147,8 @@ def row_record(index: int, example: Example, prediction: Prediction, *, prompt: 
     return record
 
 
-def _steps_and_sketch(prediction: Prediction) -> dict[str, Any]:
-    record: dict[str, Any] = {}
+def _steps_and_sketch(prediction: Prediction) -> JsonObject:
+    record: JsonObject = {}
     if prediction.steps:
         record["steps"] = [step_to_record(step) for step in prediction.steps]
         record["accepted"] = prediction.accepted
@@ -163,7 +163,7 @@ def origin_record(example: Example) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _part(part: Part, truth: str | None) -> dict[str, Any]:
+def _part(part: Part, truth: str | None) -> JsonObject:
     return {
         "name": part.name,
         "label": part.label,
@@ -184,7 +184,7 @@ def row_line(index: int, example: Example, prediction: Prediction) -> bytes:
     return record_line(row_record(index, example, prediction))
 
 
-def record_line(record: Mapping[str, Any], *, default: Callable[[Any], Any] | None = None) -> bytes:
+def record_line(record: Record, *, default: Callable[[Any], Any] | None = None) -> bytes:
     """Return a record as one line of the file; `default` converts values that JSON lacks."""
     try:
         encode = _ENCODE if default is None else json.JSONEncoder(ensure_ascii=False, default=default).encode
@@ -207,7 +207,7 @@ class StoredRow:
         True if the row has its final answer; one that failed with a transport error has not.
     """
 
-    record: Mapping[str, Any]
+    record: Record
     is_same: bool
     is_finished: bool
 
@@ -269,7 +269,7 @@ class SavedRow:
     (0, 0.9, None)
     """
 
-    values: Mapping[str, Any]
+    values: Record
     prompt: str
     index: int | None
     input: str | None
@@ -283,7 +283,7 @@ class SavedRow:
     called: bool
 
     @classmethod
-    def checked(cls, values: Mapping[str, Any]) -> SavedRow:
+    def checked(cls, values: Record) -> SavedRow:
         """Return a saved prediction from a raw row, after checks of its values.
 
         Parameters
@@ -325,7 +325,7 @@ def read_row(line: bytes) -> SavedRow:
     return SavedRow.checked(_json_object(line))
 
 
-def sketch_of(values: Mapping[str, Any]) -> NDArray[np.float16] | None:
+def sketch_of(values: Record) -> NDArray[np.float16] | None:
     """Return the sketch of a row's text; None if the row has none, or what it has is no sketch."""
     try:
         found = decode_half_floats(values["sketch"])
@@ -334,9 +334,10 @@ def sketch_of(values: Mapping[str, Any]) -> NDArray[np.float16] | None:
     return found if len(found) and np.isfinite(found).all() else None
 
 
-def has_low_label_mass(values: Mapping[str, Any]) -> bool:
+def has_low_label_mass(values: Record) -> bool:
     """Return True if the model would rather have written something else than any label, as far as a row says."""
-    mass, space = values.get("label_mass"), values.get("space")
+    mass = values.get("label_mass")
+    space = values.get("space")
     if mass is None or space is None:
         return False
     try:
@@ -429,14 +430,14 @@ class _Evidence:
     space: LogprobSpace | None = None
     label_set: tuple[str, ...] | None = None
 
-    def add(self, values: Mapping[str, Any]) -> None:
+    def add(self, values: Record) -> None:
         """Note space and labels of a row, if no row before had them."""
         if self.space is None and values.get("space") in _SPACES:
             self.space = LogprobSpace(values["space"])
         if self.label_set is None and isinstance(values.get("probabilities"), dict):
             self.label_set = tuple(values["probabilities"])
 
-    def fingerprint(self, origin: tuple[Path, dict[str, Any]]) -> Fingerprint | None:
+    def fingerprint(self, origin: tuple[Path, JsonObject]) -> Fingerprint | None:
         """Return the fingerprint that a run's manifest or result records; None while too little is known."""
         source, record = origin
         if self.space is None:
@@ -480,7 +481,9 @@ def read_fingerprint(directory: Path) -> Fingerprint | None:
     prompt = _EVALUATED
     if origin is not None and "best_candidate" in origin[1]:
         prompt = BEST if origin[1].get("final") is None else FINAL
-    path, evidence, row = directory / PREDICTIONS, _Evidence(), None
+    path = directory / PREDICTIONS
+    evidence = _Evidence()
+    row = None
     for row in _RowFile(path=path, is_run=origin is not None).read():
         if origin is None:
             return None
@@ -494,7 +497,7 @@ def read_fingerprint(directory: Path) -> Fingerprint | None:
     return None
 
 
-def _json_object(line: bytes, *, required: Sequence[str] = ()) -> dict[str, Any]:
+def _json_object(line: bytes, *, required: Sequence[str] = ()) -> JsonObject:
     try:
         record = json.loads(line)
     except RecursionError as error:
@@ -669,7 +672,7 @@ class SavedRows:
     @classmethod
     def of(
         cls,
-        records: Iterable[Mapping[str, Any]],
+        records: Iterable[Record],
         *,
         name: str = "predictions",
         fingerprint: Fingerprint | None = None,
@@ -754,7 +757,8 @@ class _Columns:
 
     def add(self, row: SavedRow, line: int) -> None:
         """Add a row; one that does not know its place has the next one."""
-        values, place = row.values, len(self.line)
+        values = row.values
+        place = len(self.line)
         self.line.append(line)
         for name, column in self.numbers.items():
             number = getattr(row, name)
@@ -833,7 +837,7 @@ def _best_prompt(best: Mapping[str, str], directory: Path) -> str:
     return asked_text(best["system_prompt"], best.get("user_template"), shown)
 
 
-def _index(values: Mapping[str, Any]) -> int | None:
+def _index(values: Record) -> int | None:
     if "index" not in values:
         return None
     value = values["index"]
@@ -845,7 +849,7 @@ def _index(values: Mapping[str, Any]) -> int | None:
     return int(text)
 
 
-def _outcome(values: Mapping[str, Any]) -> Outcome:
+def _outcome(values: Record) -> Outcome:
     value = values.get("outcome") or "ok"
     if value in ("ok", "error"):  # nearly all are, and a look-up in the enumeration takes longer
         return Outcome.OK if value == "ok" else Outcome.ERROR
@@ -856,7 +860,7 @@ def _outcome(values: Mapping[str, Any]) -> Outcome:
         raise ValueError(f"expected outcome to be one of {known}, got {value!r:.40}") from error
 
 
-def _text(values: Mapping[str, Any], name: str) -> str | None:
+def _text(values: Record, name: str) -> str | None:
     value = values.get(name)
     if value is None or (isinstance(value, str) and (value or name == "input")):
         return value
@@ -865,7 +869,7 @@ def _text(values: Mapping[str, Any], name: str) -> str | None:
     raise ValueError(f"expected {name} to be text, got {type(value).__name__}")
 
 
-def _number(values: Mapping[str, Any], name: str, expected: str, *, least: float, most: float) -> float:
+def _number(values: Record, name: str, expected: str, *, least: float, most: float) -> float:
     """Return a number of a row, NaN if missing; numeric strings are parsed, as in a CSV file."""
     value = values.get(name)
     if value is None or value == "":
@@ -879,17 +883,17 @@ def _number(values: Mapping[str, Any], name: str, expected: str, *, least: float
     return number
 
 
-def _confidence(values: Mapping[str, Any]) -> float:
+def _confidence(values: Record) -> float:
     expected = "a probability in [0, 1]"
     number = _number(values, "confidence", expected, least=-_ROUNDING, most=1.0 + _ROUNDING)
     return number if math.isnan(number) else min(max(number, 0.0), 1.0)
 
 
-def _amount(values: Mapping[str, Any], name: str) -> float:
+def _amount(values: Record, name: str) -> float:
     return _number(values, name, "a number of at least 0", least=0.0, most=sys.float_info.max)
 
 
-def _correct(values: Mapping[str, Any]) -> int:
+def _correct(values: Record) -> int:
     """Return 1 or 0 for the stored or computed correctness of a row, -1 if it is unknown."""
     if "correct" in values:
         value = values["correct"]

@@ -144,8 +144,8 @@ class Review:
         ConfigurationError, DataError
             A parameter is out of range, no row has the label, or there are no probabilities for recall.
         """
-        self._promise = RowsPromise.of(
-            self.rows, target=target, delta=delta, metric=metric, label=label, budget=budget
+        self._promise = RowsPromise(
+            rows=self.rows, target=target, delta=delta, metric=metric, budget=budget, label=label
         )
         self.promise()  # raises where the promise cannot be asked for
 

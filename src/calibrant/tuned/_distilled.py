@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import JsonObject, write_atomically
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Outcome
 from calibrant.core._rows import Example
@@ -27,6 +26,7 @@ from calibrant.inference._heads import read_by_fits
 from calibrant.inference._student import StudentClient, save_student, student_name
 from calibrant.inference._text_vectors import Embeddings, head_embedding, prepare_vectors
 from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._validation import Bools, Floats
 from calibrant.runs._rows import SavedRow, SavedRows, record_line
 from calibrant.tuned._folder import refuse_taken
 from calibrant.tuned._task_record import read_run_settings, record_run, task_from_record
@@ -43,8 +43,6 @@ _SHARES: Final = (0.5, 0.0, 0.5)
 # half and half kept 74 % of the texts, the model's distributions alone 56 %.
 _TRUTH: Final = 0.5
 _PROMPT: Final = "Which label fits the text?"
-
-_Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +98,7 @@ class Distilled:
         """File of the model's answers to the held-out rows, with which a plan pairs those of the student."""
         return self.directory / MODEL_ROWS
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the result as JSON values."""
         counts = ("source", "name", "rows", "taught", "held_out", "left_out", "labelled")
         found = self.certified
@@ -148,7 +146,7 @@ class _ModelRow:
         """The true label, or else the model's."""
         return self.label if self.truth is None else self.truth
 
-    def target(self, labels: LabelSet) -> _Floats:
+    def target(self, labels: LabelSet) -> Floats:
         """Return the distribution that a student learns, shape (L,)."""
         found = _distribution(self.saved, self.label, labels)
         if self.truth is not None:
@@ -209,10 +207,11 @@ def distill(
     >>> student.agreement.estimate, student.head.uses_model, student.accuracy
     (1.0, False, None)
     """
-    place, directory = Path(run), Path(out)
+    place = Path(run)
+    directory = Path(out)
     refuse_taken(directory)
     saved = SavedRows.load(place)
-    if saved.fields & {"parts"}:
+    if "parts" in saved.fields:
         raise ConfigurationError(f"{place}: expected one label a row, got answers that hold several.")
     task = _task_of(place, saved)
     rows = [*_model_rows(saved, task.labels)]
@@ -239,7 +238,7 @@ def distill(
     )
 
 
-def _figures(own: SavedRows, rows: Sequence[_ModelRow]) -> dict[str, Any]:
+def _figures(own: SavedRows, rows: Sequence[_ModelRow]) -> JsonObject:
     """Return the figures of a student's answers beside those of the model."""
     by_model = np.array([row.label == row.answer for row in rows])
     known = np.array([row.truth is not None for row in rows])
@@ -261,7 +260,7 @@ def _figures(own: SavedRows, rows: Sequence[_ModelRow]) -> dict[str, Any]:
     }
 
 
-def _share(right: NDArray[np.bool_]) -> Interval | None:
+def _share(right: Bools) -> Interval | None:
     return wilson_interval(int(right.sum()), len(right)) if len(right) else None
 
 
@@ -283,12 +282,12 @@ def _task_of(place: Path, saved: SavedRows) -> Task:
 
 def _model_rows(saved: SavedRows, labels: LabelSet) -> Iterator[_ModelRow]:
     for row in saved.rows():
-        usable = row.outcome is not Outcome.ERROR and row.input is not None and row.input.strip()
+        text = row.input or ""
         label = None if row.label is None else labels.canonical(row.label)
-        if not usable or label is None or row.input is None:
+        if row.outcome is Outcome.ERROR or not text.strip() or label is None:
             continue
         truth = None if row.answer is None else labels.canonical(row.answer)
-        yield _ModelRow(saved=row, text=row.input, label=label, truth=truth)
+        yield _ModelRow(saved=row, text=text, label=label, truth=truth)
 
 
 def _halves(rows: Sequence[_ModelRow], *, name: str, seed: int) -> tuple[list[_ModelRow], list[_ModelRow]]:
@@ -313,13 +312,13 @@ def _halves(rows: Sequence[_ModelRow], *, name: str, seed: int) -> tuple[list[_M
     return taught, held_out
 
 
-def _distribution(row: SavedRow, label: str, labels: LabelSet) -> _Floats:
+def _distribution(row: SavedRow, label: str, labels: LabelSet) -> Floats:
     """Return the model's distribution of a row, shape (L,)."""
     given = row.values.get("probabilities")
     if isinstance(given, Mapping):
         found = np.array([float(given.get(name) or 0.0) for name in labels.labels])
         if found.sum() > 0.0:
-            shares: _Floats = found / found.sum()
+            shares: Floats = found / found.sum()
             return shares
     even = 1.0 / len(labels)
     sure = 1.0 if np.isnan(row.confidence) else max(row.confidence, even)

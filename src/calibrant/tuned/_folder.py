@@ -20,7 +20,7 @@ import pydantic
 from calibrant.calibration._calibrators import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._files import decoding_problem, without_doubles
+from calibrant.core._files import JsonObject, Record, decoding_problem, without_doubles
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
 from calibrant.core._settings import Section
@@ -71,7 +71,7 @@ class Manifest(Section):
     kind: str
     version: int
     calibrant: str
-    fingerprint: dict[str, Any]
+    fingerprint: JsonObject
     files: dict[str, _FileEntry]
     sha256: str
 
@@ -119,7 +119,7 @@ def _check_depth(value: object, levels: int) -> None:
             _check_depth(inner, levels - 1)
 
 
-def _digest(manifest: Mapping[str, Any]) -> str:
+def _digest(manifest: Record) -> str:
     """Return the SHA-256 of a manifest, without its own digest field."""
     content = {name: value for name, value in manifest.items() if name != "sha256"}
     return _sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
@@ -132,7 +132,7 @@ def _sha256(data: bytes) -> str:
 def write_folder(
     path: Path,
     texts: Mapping[str, str],
-    fingerprint: Mapping[str, Any],
+    fingerprint: Record,
     *,
     check: Callable[[Path], object],
 ) -> None:
@@ -211,7 +211,7 @@ def read_folder(path: Path) -> tuple[Manifest, dict[str, Any]]:
         raise StateError(f"{path}: expected a bundle's folder, got none: make one with `calibrant export`.")
     manifest = _read_manifest(path)
     _check_file_names(path, set(manifest.files))
-    content: dict[str, Any] = {}
+    content: JsonObject = {}
     for name, entry in manifest.files.items():
         text = _read_listed_file(path / name, entry)
         content[name] = parse_json(text, path / name) if name.endswith(".json") else text
@@ -243,7 +243,8 @@ def _read_manifest(path: Path) -> Manifest:
 def _check_file_names(path: Path, listed: set[str]) -> None:
     """Raise StateError if the manifest's list of files is invalid or differs from the folder."""
     place = path / MANIFEST
-    required, optional = _REQUIRED.split(), [*_OPTIONAL.split(), *_STUDENT_FILES]
+    required = _REQUIRED.split()
+    optional = [*_OPTIONAL.split(), *_STUDENT_FILES]
     if unknown := listed.difference(required, optional):
         known = ", ".join(sorted([*required, *optional]))
         raise damaged_file(
@@ -332,14 +333,15 @@ class _Settings(Section):
         See `Tuned`.
     """
 
-    tasks: Annotated[tuple[dict[str, Any], ...], pydantic.Field(min_length=1)]
+    tasks: Annotated[tuple[JsonObject, ...], pydantic.Field(min_length=1)]
     prompt_for_all: Annotated[bool, pydantic.Field(strict=True)]
-    description: dict[str, Any] | None
+    description: JsonObject | None
 
 
 def save(tuned: Tuned, folder: str | Path) -> Tuned:
     """Write a bundle; see `Tuned.save`."""
-    path, fingerprint = Path(folder), tuned.fingerprint.to_record()
+    path = Path(folder)
+    fingerprint = tuned.fingerprint.to_record()
     write_folder(path, _texts(tuned), fingerprint, check=read)
     return read(path)
 
@@ -420,7 +422,7 @@ def _student_names(tasks: Sequence[RecordedTask]) -> list[str]:
     return [name for name in dict.fromkeys(names) if name.startswith(STUDENT)]
 
 
-def _settings(tuned: Tuned) -> dict[str, Any]:
+def _settings(tuned: Tuned) -> JsonObject:
     """Return the contents of ``settings.json``."""
     tasks = []
     for number, own in enumerate(tuned.tasks):
@@ -435,14 +437,14 @@ def _settings(tuned: Tuned) -> dict[str, Any]:
 class _FolderReader:
     """Builder of a tuned classifier from the files of a bundle, with consistency checks."""
 
-    def __init__(self, folder: Path, manifest: Manifest, content: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, content: Record) -> None:
         self._folder = folder
         self._manifest = manifest
         self._content = content
 
     def tuned(self) -> Tuned:
         """Return the tuned classifier."""
-        settings = self._checked_record("settings.json", _Settings, self._content["settings.json"])
+        settings = self._checked_file("settings.json", _Settings)
         tasks = self._tasks(settings)
         first = tasks[0].task
         fingerprint = self._fingerprint(first, settings.description)
@@ -468,13 +470,14 @@ class _FolderReader:
         )
 
     def _measurements(self, labels: LabelSet) -> Measurements:
-        figures = [
-            self._checked_record("figures.json", Figure, entry) for entry in self._content["figures.json"]
-        ]
+        place = self._folder / "figures.json"
+        entries = self._content["figures.json"]
+        figures = [checked_record(Figure, entry, place, damaged_file) for entry in entries]
         return Measurements(figures=tuple(figures), history=self._history(labels))
 
     def _tasks(self, settings: _Settings) -> tuple[RecordedTask, ...]:
-        files, shared = self._content, {"labels": self._content["labels.json"]}
+        files = self._content
+        shared = {"labels": self._content["labels.json"]}
         first = {**shared, "prompt": files["prompt.txt"], "user_template": files.get("user_template.txt")}
         place = self._folder / "settings.json"
         tasks = [
@@ -495,7 +498,7 @@ class _FolderReader:
         task = with_demonstrations(recorded.task, rows, self._folder / DEMONSTRATIONS)
         return replace(recorded, task=task)
 
-    def _fingerprint(self, task: Task, description: Mapping[str, Any] | None) -> Fingerprint:
+    def _fingerprint(self, task: Task, description: Record | None) -> Fingerprint:
         """Return the manifest's fingerprint, checked against the prompt and the labels."""
         record = self._manifest.fingerprint
         found = fingerprint_of(
@@ -510,7 +513,7 @@ class _FolderReader:
             raise self._damage("manifest.json", f"its fingerprint differs from the other files in {changed}")
         return found
 
-    def _plan(self, n_tasks: int) -> Mapping[str, Any] | None:
+    def _plan(self, n_tasks: int) -> Record | None:
         record = self._content.get("plan.json")
         expected = 1 if record is None else n_planned(record)
         if n_tasks != expected:
@@ -537,14 +540,15 @@ class _FolderReader:
         heads = [read_student_file(self._folder / file) for file in files]
         return dict(zip(names, heads, strict=True))
 
-    def _thresholds(self) -> dict[str, Any]:
-        thresholds: dict[str, Any] = self._content["thresholds.json"]
+    def _thresholds(self) -> JsonObject:
+        thresholds: JsonObject = self._content["thresholds.json"]
         if set(thresholds) != set(thresholds_of(None)):
             named = ", ".join(sorted(thresholds_of(None)))
             raise self._damage(
                 "thresholds.json", f"expected the keys {named}, got {sorted(thresholds)!r:.200}"
             )
-        suggested, certified = thresholds["suggested"], thresholds["certified"]
+        suggested = thresholds["suggested"]
+        certified = thresholds["certified"]
         values = [] if suggested is None else [suggested["high"], suggested["low"]]
         values += [] if certified is None else [certified["threshold"]]
         if any(isinstance(value, bool) or not 0.0 <= value <= 1.0 for value in values):
@@ -552,7 +556,7 @@ class _FolderReader:
         return thresholds
 
     def _history(self, labels: LabelSet) -> PredictionHistory:
-        history = self._checked_record("history.json", PredictionHistory, self._content["history.json"])
+        history = self._checked_file("history.json", PredictionHistory)
         counts = history.labels.values()
         # An answer of several labels counts each of them.
         most = max(counts, default=0) if labels.holds_several else sum(counts)
@@ -560,8 +564,8 @@ class _FolderReader:
             raise self._damage("history.json", f"expected {history.rows} labels at most, got {most}")
         return history
 
-    def _checked_record(self, name: str, kind: type[_Model], value: object) -> _Model:
-        return checked_record(kind, value, self._folder / name, damaged_file)
+    def _checked_file(self, name: str, kind: type[_Model]) -> _Model:
+        return checked_record(kind, self._content[name], self._folder / name, damaged_file)
 
     def _damage(self, name: str, why: str) -> StateError:
         return damaged_file(self._folder / name, why)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import JsonObject
 from calibrant.core._frames import ANSWER_COLUMNS, answer_of, free_name, texts_of
 from calibrant.heads._tuned import OpenedPredictor, Tuned
 from calibrant.tuned._folder import bundle_digest
@@ -74,18 +75,18 @@ class BatchLabeller:
         asked = [place for place, text in enumerate(texts) if text.strip()]
         tuned, predictor = self._open()
         predictions = predictor.classify_many([texts[place] for place in asked])
-        answers: list[dict[str, Any]] = [dict.fromkeys(ANSWER_COLUMNS) for _ in texts]
+        answers: list[JsonObject] = [dict.fromkeys(ANSWER_COLUMNS) for _ in texts]
         decided = zip(asked, predictions, tuned.decide_many(predictions), strict=True)
         for place, prediction, decision in decided:
-            values = dict(zip(ANSWER_COLUMNS, answer_of(prediction), strict=True))
-            answers[place] = {
-                **values,
-                "confidence": decision.final_confidence,
-                "decision": decision.name,
-            }
-        return {free_name(name, list(batch)): [answer[name] for answer in answers] for name in ANSWER_COLUMNS}
+            answers[place].update(zip(ANSWER_COLUMNS, answer_of(prediction), strict=True))
+            answers[place]["confidence"] = decision.final_confidence
+            answers[place]["decision"] = decision.name
+        columns = {}
+        for name in ANSWER_COLUMNS:
+            columns[free_name(name, list(batch))] = [answer[name] for answer in answers]
+        return columns
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> JsonObject:
         return {**vars(self), "_opened": None}
 
     def _open(self) -> tuple[Tuned, OpenedPredictor]:

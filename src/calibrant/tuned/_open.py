@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from calibrant.assembly._sections import open_classifier, routing_settings
 from calibrant.core._completion import Client
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import read_run_record
+from calibrant.core._files import JsonObject, Record, read_run_record
 from calibrant.core._fingerprint import asked_text
 from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits
@@ -138,16 +138,19 @@ class _RunReader:
 
     def tuned(self) -> Tuned:
         """Return the tuned classifier of the run."""
-        if self._texts_left_out:
-            return self._without_texts()
-        head, prior_correction = self._corrections()
-        return Tuned(
+        asked = Tuned(
             path=self._path,
             tasks=self._tasks,
             plan=self._settings.plan,
             prompt_for_all=self._settings.prompt_for_all,
             description=self._description,
             fingerprint=self._fingerprint,
+        )
+        if self._texts_left_out:
+            return self._without_texts(asked)
+        head, prior_correction = self._corrections()
+        return replace(
+            asked,
             head=head,
             prior_correction=prior_correction,
             calibrator=self._calibrator(),
@@ -159,7 +162,8 @@ class _RunReader:
         """Return figures and history, for which all rows are read."""
         from calibrant.evaluation._figures import measurements_of  # noqa: PLC0415 (opening does without)
 
-        task, plan = self._tasks[0].task, self._settings.plan
+        task = self._tasks[0].task
+        plan = self._settings.plan
         # A cascade decides by the thresholds between its models.
         in_turn = "cascade" in task.sections or plan is not None
         with _damage_named(self._path):
@@ -172,27 +176,28 @@ class _RunReader:
                 thresholds=None if in_turn else thresholds_of(self._calibration),
             )
 
-    def _without_texts(self) -> Tuned:
-        """Return the value without demonstrations, and without all that was learned or measured with them."""
-        first, *others = self._tasks
+    @staticmethod
+    def _without_texts(tuned: Tuned) -> Tuned:
+        """Return a value without demonstrations, and without all that was learned or measured with them."""
+        first, *others = tuned.tasks
         task = replace(first.task, demonstrations=None, train=())
-        description = self._description
+        description = tuned.description
         if description is not None:
             kept = {key: value for key, value in description.items() if key not in {"demonstrations", "head"}}
             description = {**kept, "label_prior": None}
         asked = asked_text(task.prompt, task.user_template)
-        return Tuned(
-            path=self._path,
+        return replace(
+            tuned,
             tasks=(replace(first, task=task), *others),
-            plan=self._settings.plan,
-            prompt_for_all=self._settings.prompt_for_all,
             description=description,
-            fingerprint=replace(self._fingerprint, prompt=asked),
+            fingerprint=replace(tuned.fingerprint, prompt=asked),
         )
 
     def _prompted_tasks(self) -> tuple[RecordedTask, ...]:
         """Return the recorded tasks; the first has the prompt and the demonstrations of the run."""
-        settings, description, shown = self._settings, self._description, None
+        settings = self._settings
+        description = self._description
+        shown = None
         place = self._path / "task.json"
         first, *others = (task_from_record(record, place=place) for record in settings.tasks)
         task = first.task
@@ -217,8 +222,10 @@ class _RunReader:
 
         The models' behaviour is checked when they are opened.
         """
-        recorded, plan = self._tasks[0], self._settings.plan
-        first, differs = recorded.task, []
+        recorded = self._tasks[0]
+        plan = self._settings.plan
+        first = recorded.task
+        differs = []
         if list(first.labels.labels) != list(self._fingerprint.labels):
             differs.append("labels")
         one = not first.sections and plan is None
@@ -259,7 +266,8 @@ class _RunReader:
     def _corrections(self) -> tuple[Head | None, LabelPriorCorrection | None]:
         """Return the head that made the run's predictions, or else the label prior they are corrected for."""
         description = self._description or {}
-        head, prior = self._path / "head.json", self._path / "label_prior.json"
+        head = self._path / "head.json"
+        prior = self._path / "label_prior.json"
         if head.exists():
             from calibrant.heads._head import Head  # noqa: PLC0415 (few runs have one)
 
@@ -294,7 +302,7 @@ class _RunReader:
         return load_calibrator(path, fingerprint=self._fingerprint)
 
 
-def _searched(task: Task, best: Mapping[str, Any]) -> tuple[Task, DemonstrationSettings | None]:
+def _searched(task: Task, best: Record) -> tuple[Task, DemonstrationSettings | None]:
     """Return the task with the best prompt of a search, and the settings of its demonstrations."""
     text = best.get("demonstrations", "")
     shown = DemonstrationSettings.from_text(text) if text.strip() else None
@@ -302,9 +310,10 @@ def _searched(task: Task, best: Mapping[str, Any]) -> tuple[Task, DemonstrationS
     return task, shown
 
 
-def _differences(recorded: RecordedTask, description: Mapping[str, Any]) -> list[str]:
+def _differences(recorded: RecordedTask, description: Record) -> list[str]:
     """Return in what a task of one model differs from the description of its run."""
-    task, differs = recorded.task, []
+    task = recorded.task
+    differs = []
     left_out = recorded.left_out.get(task.model.name, ())
     options = identity("", call_options(task.model.options))[2]
     then = description["options"]
@@ -315,14 +324,15 @@ def _differences(recorded: RecordedTask, description: Mapping[str, Any]) -> list
     return differs
 
 
-def _record(path: Path) -> dict[str, Any] | None:
+def _record(path: Path) -> JsonObject | None:
     """Return the JSON object in a file; None for a missing file."""
     return read_run_record(path, remedy="run it again") if path.exists() else None
 
 
-def _description(path: Path, manifest: Mapping[str, Any] | None) -> dict[str, Any]:
+def _description(path: Path, manifest: Record | None) -> JsonObject:
     """Return the stored `Classifier.describe` of a run, without the endpoint's address."""
-    source, found = path / MANIFEST, manifest
+    source = path / MANIFEST
+    found = manifest
     if found is None:  # a job at a provider's batch interface
         source = path / BATCH
         found = (_record(source) or {}).get("described", {})
@@ -332,9 +342,7 @@ def _description(path: Path, manifest: Mapping[str, Any] | None) -> dict[str, An
     return {name: found[name] for name in (*DESCRIBED, *DESCRIBED_SOMETIMES) if name in found}
 
 
-def _settings_of(
-    task: Task | str | Path, model: str | None, description: Mapping[str, Any] | None
-) -> RunSettings:
+def _settings_of(task: Task | str | Path, model: str | None, description: Record | None) -> RunSettings:
     """Return the settings of a run of a task file."""
     given = task if isinstance(task, Task) else Task.from_file(task, splits=())
     record = task_to_record(with_model_alone(given, model))
@@ -343,7 +351,7 @@ def _settings_of(
     return RunSettings(tasks=(record,), plan=None, prompt_for_all=replaced)
 
 
-def _common_prompt(record: Mapping[str, Any]) -> str:
+def _common_prompt(record: Record) -> str:
     """Return the prompt that all models share; empty if their prompts differ."""
     common = str(record["prompt"])
     if record["cascade"] is None:
@@ -522,7 +530,7 @@ def _open_with_other_model(
 
 
 def _open_plan(
-    record: Mapping[str, Any], tasks: list[Task], *, limits: Limits | None, journal: Journal | None
+    record: Record, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
     """Return the cascade of a plan, or the classifier of a plan with one model."""
     from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few runs have one)
@@ -530,9 +538,11 @@ def _open_plan(
     plan = CascadePlan.from_record(record)
     members = plan.policy.members
     whole: dict[str, Any] = {"limits": limits, "journal": journal}
-    each, several = {}, {**whole, "owns_models": True}
+    each = {}
+    several = {**whole, "owns_models": True}
     if len(members) == 1:
-        each, several = whole, {}
+        each = whole
+        several = {}
     with ExitStack() as opened:
         classifiers = []
         for task in tasks:
@@ -595,6 +605,6 @@ def _check_description(tuned: Tuned, classifier: BasePredictor) -> None:
         )
 
 
-def _without_address(record: dict[str, Any]) -> dict[str, Any]:
+def _without_address(record: JsonObject) -> JsonObject:
     # Addresses may differ between machines without changing the model.
     return {name: value for name, value in record.items() if name != "endpoint"}

@@ -141,7 +141,8 @@ def _what_is_there(place: Path) -> str:
     """Return the end of a message: the kind of a path, and a remedy."""
     if not os.path.isdir(place):  # noqa: PTH112
         return "nothing: check the path"
-    inside = sorted({found.parent for found in place.glob(f"*/{RESULT}")} | set(place.glob("*.toml")))
+    runs = {found.parent for found in place.glob(f"*/{RESULT}")}
+    inside = sorted(runs.union(place.glob("*.toml")))
     names = ", ".join(map(str, inside[:_MOST_NAMES]))
     remedy = f"name what is in it: {names}" if inside else "check the path"
     return f"a directory with neither: {remedy}"

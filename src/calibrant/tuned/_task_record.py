@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ import pydantic
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_record, write_record
+from calibrant.core._files import JsonObject, Record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._rows import Columns
 from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
@@ -71,8 +71,8 @@ class RunSettings(Section):
         True if the run replaced the task's prompt, for all models of a cascade.
     """
 
-    tasks: Annotated[tuple[dict[str, Any], ...], pydantic.Field(min_length=1)]
-    plan: dict[str, Any] | None
+    tasks: Annotated[tuple[JsonObject, ...], pydantic.Field(min_length=1)]
+    plan: JsonObject | None
     prompt_for_all: Annotated[bool, pydantic.Field(strict=True)]
 
 
@@ -80,7 +80,7 @@ def record_run(
     directory: Path,
     asked: Sequence[tuple[Task, str | None]],
     *,
-    plan: Mapping[str, Any] | None = None,
+    plan: Record | None = None,
     prompt_for_all: bool = False,
 ) -> None:
     """Write the settings of a run's tasks into its directory, for export without the task file.
@@ -156,7 +156,7 @@ def with_model_alone(task: Task, model: str | None, *, api_base: str | None = No
     return replace(task, model=replaced_model(task.model, model, api_base=api_base))
 
 
-def task_to_record(task: Task) -> dict[str, Any]:
+def task_to_record(task: Task) -> JsonObject:
     """Return a task's settings as JSON values, including those in a cascade's YAML file.
 
     Raises
@@ -171,7 +171,8 @@ def task_to_record(task: Task) -> dict[str, Any]:
         cascade = resolved_cascade(cascade)
     left_out: dict[str, list[str]] = {}
     task = with_models(task.with_sections(cascade=cascade), partial(_public_settings, left_out=left_out))
-    cascade, routing = cascade_settings(task), routing_settings(task)
+    cascade = cascade_settings(task)
+    routing = routing_settings(task)
     record = {
         "name": task.name,
         "labels": task.labels.record(),
@@ -201,7 +202,7 @@ def without_credentials(task: Task) -> RecordedTask:
     return task_from_record(task_to_record(task), place=Path(task.name))
 
 
-def recorded_task(own: RecordedTask) -> dict[str, Any]:
+def recorded_task(own: RecordedTask) -> JsonObject:
     """Return the record of a task; options that an earlier record left out stay named."""
     record = task_to_record(own.task)
     left_out = {**own.left_out, **record["left_out"]}
@@ -224,7 +225,7 @@ def label_of(own: ModelSettings | RoutingProviderSettings) -> str:
     return own.name if alias is None else alias
 
 
-def task_from_record(record: Mapping[str, Any], *, place: Path) -> RecordedTask:
+def task_from_record(record: Record, *, place: Path) -> RecordedTask:
     """Return the task from a record of `task_to_record`.
 
     Parameters
@@ -301,7 +302,8 @@ def _damage(place: Path, why: str) -> StateError:
 
 def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
     """Return every model and provider of a task."""
-    cascade, routing = cascade_settings(task), routing_settings(task)
+    cascade = cascade_settings(task)
+    routing = routing_settings(task)
     models: list[Any] = [] if task.sections else [task.model]
     if cascade is not None:
         from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (few tasks have one)
@@ -314,7 +316,8 @@ def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
 
 def with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
     """Return the task with `change` applied to its model, or to its sections' models and providers."""
-    cascade, routing = cascade_settings(task), routing_settings(task)
+    cascade = cascade_settings(task)
+    routing = routing_settings(task)
     if not task.sections:
         return replace(task, model=change(task.model))
     if cascade is not None:
@@ -339,7 +342,7 @@ def with_demonstrations(task: Task, rows: str, place: Path) -> Task:
 
 def fingerprint_of(
     task: Task,
-    description: Mapping[str, Any] | None,
+    description: Record | None,
     *,
     rows: str | None,
     model: str,
@@ -347,9 +350,11 @@ def fingerprint_of(
 ) -> Fingerprint:
     """Return the fingerprint of a task's prompt, labels and demonstrations, asked of `model`."""
     # The prompts of a cascade's models differ; its description then has none.
-    prompt, template = task.prompt, task.user_template
+    prompt = task.prompt
+    template = task.user_template
     if description is not None:
-        prompt, template = str(description["prompt"]), description["user_template"]
+        prompt = str(description["prompt"])
+        template = description["user_template"]
     shown = None
     if task.demonstrations is not None and rows is not None:
         shown = demonstrated(task.demonstrations, rows)
@@ -357,7 +362,7 @@ def fingerprint_of(
     return Fingerprint(prompt=asked, model=model, space=space, labels=task.labels)
 
 
-def n_planned(plan: Mapping[str, Any]) -> int:
+def n_planned(plan: Record) -> int:
     """Return the number of models of a plan, which is checked."""
     from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few bundles have one)
 

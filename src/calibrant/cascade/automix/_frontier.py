@@ -6,13 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_count, check_number, check_same_length, check_values
-
-Array = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from calibrant.metrics._validation import (
+    Bools,
+    Floats,
+    Places,
+    check_count,
+    check_number,
+    check_same_length,
+    check_values,
+    refuse_rows,
+)
 
 # Means and calibrated values may leave [0, 1] by this much; they are clipped.
 _SLACK: Final = 1e-6
@@ -27,7 +33,7 @@ _FRONTIER = (
 )
 
 
-def check_scores(name: str, values: ArrayLike) -> Array:
+def check_scores(name: str, values: ArrayLike) -> Floats:
     """Return `values` clipped to [0, 1], shape (n,), n >= 1; up to 1e-6 outside counts as rounding.
 
     Raises
@@ -36,17 +42,13 @@ def check_scores(name: str, values: ArrayLike) -> Array:
         As `calibrant.metrics.check_values`, or out of range.
     """
     array = check_values(name, values)
-    legal = (array >= -_SLACK) & (array <= 1.0 + _SLACK)
-    if not legal.all():
-        row = int(np.argmin(legal))
-        raise ConfigurationError(
-            f"Expected {name} in [0, 1], got {array[row]} in row {row}: divide percentages by 100, and bring other "
-            "units to [0, 1] first."
-        )
+    illegal = (array < -_SLACK) | (array > 1.0 + _SLACK)
+    remedy = "divide percentages by 100, and bring other units to [0, 1] first"
+    refuse_rows(illegal, array, f"{name} in [0, 1]", remedy)
     return np.clip(array, 0.0, 1.0)
 
 
-def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> NDArray[np.intp]:
+def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> Places:
     """Return the nearest of the k + 1 values 0, 1/k, ..., 1 for each score, as 0 to k, shape (n,).
 
     A score half-way between two values counts as the upper one.
@@ -60,7 +62,7 @@ def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> N
     return np.floor(check_scores(name, scores) * k + 0.5).astype(np.intp)
 
 
-def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Array:
+def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Floats:
     """Return the costs of `n` rows, shape (n,), given one number for all rows or one per row.
 
     Parameters
@@ -110,17 +112,17 @@ class PairedRows:
         At least 0, of the N rows that these were taken from.
     """
 
-    signal: Array
-    small: Array
-    large: Array
-    small_cost: Array
-    large_cost: Array
-    verifier_cost: Array
+    signal: Floats
+    small: Floats
+    large: Floats
+    small_cost: Floats
+    large_cost: Floats
+    verifier_cost: Floats
 
     @classmethod
     def of(
         cls,
-        signal: Array,
+        signal: Floats,
         small_score: ArrayLike,
         large_score: ArrayLike,
         costs: tuple[ArrayLike, ArrayLike, ArrayLike | None],
@@ -149,7 +151,7 @@ class PairedRows:
         )
 
     @property
-    def gain(self) -> Array:
+    def gain(self) -> Floats:
         """Score of the large model minus score of the small model, shape (n,)."""
         return self.large - self.small
 
@@ -171,8 +173,8 @@ class Corners:
         Expected per row at every break point; both ascend strictly, and the slope falls strictly.
     """
 
-    cost: Array = field(compare=False)
-    performance: Array = field(compare=False)
+    cost: Floats = field(compare=False)
+    performance: Floats = field(compare=False)
 
     def __len__(self) -> int:
         return len(self.cost)
@@ -184,7 +186,7 @@ class Corners:
         )
 
     @property
-    def price(self) -> Array:
+    def price(self) -> Floats:
         """Slope of each segment, performance per unit of cost, shape (m - 1,); strictly decreasing."""
         return np.diff(self.performance) / np.diff(self.cost)
 
@@ -224,7 +226,7 @@ class Corners:
         return point % len(self)
 
 
-def rising_hull(cost: Array, performance: Array) -> NDArray[np.intp]:
+def rising_hull(cost: Floats, performance: Floats) -> Places:
     """Return the positions of the corners of the upper convex hull, up to the best performance.
 
     Parameters
@@ -276,10 +278,10 @@ class SignalBins:
         Whether, and to how many steps of [0, 1], signals are rounded first.
     """
 
-    values: Array
+    values: Floats
     k: int | None = None
 
-    def index(self, signal: ArrayLike) -> NDArray[np.intp]:
+    def index(self, signal: ArrayLike) -> Places:
         """Return the bin of each value, shape (n,); values between bins fall into the next lower bin.
 
         One below all that were seen counts as the lowest. Lower means less sure, so that a threshold between
@@ -321,13 +323,13 @@ class RoutingPolicy:
     small: float
     large: float
     verify: float
-    route: Array = field(compare=False, repr=False)
+    route: Floats = field(compare=False, repr=False)
     cost: float
     performance: float
 
-    def route_probability(self, signal: ArrayLike) -> Array:
+    def route_probability(self, signal: ArrayLike) -> Floats:
         """Return each row's probability of escalation given its signal, shape (n,)."""
-        chances: Array = self.route[self.bins.index(signal)]
+        chances: Floats = self.route[self.bins.index(signal)]
         return chances
 
     def expected(
@@ -339,7 +341,7 @@ class RoutingPolicy:
         small_cost: ArrayLike,
         large_cost: ArrayLike,
         verifier_cost: ArrayLike | None = None,
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Floats, Floats]:
         """Return each row's expected cost and performance, both of shape (n,), without sampling.
 
         Parameters and errors are those of `routing_frontier`; the rows may be others than those of the plan.
@@ -378,9 +380,9 @@ class RoutingFrontier(Corners):
     """
 
     action: tuple[Action, ...]
-    n_routed: NDArray[np.intp] = field(compare=False)
+    n_routed: Places = field(compare=False)
     bins: SignalBins
-    order: NDArray[np.intp] = field(compare=False)
+    order: Places = field(compare=False)
 
     def policy(self, point: int) -> RoutingPolicy:
         """Return the policy of a break point; negative numbers count from the most expensive.

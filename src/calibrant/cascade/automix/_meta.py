@@ -11,18 +11,16 @@ from enum import IntEnum
 from typing import Final, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.cascade.automix._frontier import (
-    Array,
-    Bools,
     PairedRows,
     bin_numbers,
     check_scores,
     routing_frontier,
 )
 from calibrant.core._errors import ConfigurationError, NotFittedError
-from calibrant.metrics._validation import check_count, check_number
+from calibrant.metrics._validation import Bools, Floats, Places, check_count, check_number
 
 _SHOWN: Final = 6  # corners of a frontier in a message
 _ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
@@ -156,7 +154,7 @@ class MetaVerifier(ABC):
     def _learn(self, rows: PairedRows) -> None: ...
 
     @abstractmethod
-    def _routed(self, scores: Array) -> Bools: ...
+    def _routed(self, scores: Floats) -> Bools: ...
 
     def _require_fitted(self) -> None:
         if not self._fitted:
@@ -174,7 +172,7 @@ class MetaVerifier(ABC):
             )
         return np.array([_plain_answer(answer) in self._fixed for answer in answers], dtype=bool)
 
-    def _best_prefix(self, gain: Array, weight: Array, rows: PairedRows) -> int:
+    def _best_prefix(self, gain: Floats, weight: Floats, rows: PairedRows) -> int:
         """Return the number of leading groups of rows to route, by price, budget or best IBC lift.
 
         Parameters
@@ -277,7 +275,7 @@ class ThresholdMetaVerifier(MetaVerifier):
         # The first threshold routes nothing: the lowest level seen is trusted.
         self.threshold_ = float(least[self._best_prefix(gain, weight, rows)])
 
-    def _routed(self, scores: Array) -> Bools:
+    def _routed(self, scores: Floats) -> Bools:
         return scores < self.threshold_
 
 
@@ -313,7 +311,7 @@ class SelfConsistencyMetaVerifier(MetaVerifier):
     def _learn(self, rows: PairedRows) -> None:
         """Learn nothing: a majority needs no data."""
 
-    def _routed(self, scores: Array) -> Bools:
+    def _routed(self, scores: Floats) -> Bools:
         return scores <= 0.5
 
 
@@ -343,27 +341,27 @@ class BinnedRows:
     """
 
     k: int
-    bins: NDArray[np.intp]
-    state: NDArray[np.intp]
-    small: Array
-    large: Array
+    bins: Places
+    state: Places
+    small: Floats
+    large: Floats
 
     @classmethod
-    def of(cls, verifier: Array, small: Array, large: Array, *, k: int) -> BinnedRows:
+    def of(cls, verifier: Floats, small: Floats, large: Floats, *, k: int) -> BinnedRows:
         """Sort rows into bins and states."""
         unsolved = np.maximum(small, large) < _SOLVED
         solved = np.where(large > small, State.COMPLEX, State.SIMPLE)
         state = np.where(unsolved, State.UNSOLVABLE, solved).astype(np.intp)
         return cls(k=k, bins=bin_numbers(verifier, k), state=state, small=small, large=large)
 
-    def sums(self, values: Array | None = None) -> Array:
+    def sums(self, values: Floats | None = None) -> Floats:
         """Return the row count, or the sum of `values`, in each state and bin, shape (3, k + 1)."""
         cells = self.state * (self.k + 1) + self.bins
         totals = np.bincount(cells, weights=values, minlength=3 * (self.k + 1))
         return totals.reshape(3, self.k + 1).astype(np.float64)
 
 
-def posterior_gain(prior: Array, observation: Array, gain: Array) -> Array:
+def posterior_gain(prior: Floats, observation: Floats, gain: Floats) -> Floats:
     """Return the mean gain of the large model after each observation, by Bayes' rule.
 
     Parameters
@@ -387,11 +385,11 @@ def posterior_gain(prior: Array, observation: Array, gain: Array) -> Array:
     before = float(gained.sum() / max(joint.sum(), np.finfo(np.float64).tiny))
     possible = seen > 0.0
     found = gained.sum(axis=0) / np.where(possible, seen, 1.0)
-    means: Array = np.where(possible, found, before)
+    means: Floats = np.where(possible, found, before)
     return means
 
 
-def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[Array, Array]:
+def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[Floats, Floats]:
     """Return the smoothed P(observation | state) and the gain in each cell, both of shape (3, k + 1).
 
     To every bin are added `smoothing` rows that look like all rows together: to its counts and to its sums of
@@ -408,7 +406,7 @@ def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[Array, Array
     return observation, gained / np.where(joint > 0.0, joint, 1.0)
 
 
-def functional_belief(rows: BinnedRows, *, value: Callable[[Array], float]) -> tuple[Array, Array]:
+def functional_belief(rows: BinnedRows, *, value: Callable[[Floats], float]) -> tuple[Floats, Floats]:
     """Return the table P(v | s) = v^gamma_s / K_s, shape (3, k + 1), and the gammas, shape (3,).
 
     Parameters
@@ -427,7 +425,7 @@ def functional_belief(rows: BinnedRows, *, value: Callable[[Array], float]) -> t
     steps = np.log(np.maximum(np.arange(rows.k + 1) / rows.k, 0.5 / rows.k))
     counts = rows.sums()
 
-    def judge(gammas: Array) -> tuple[float, float]:
+    def judge(gammas: Floats) -> tuple[float, float]:
         table = _powers(gammas, steps)
         return round(value(table), 12), float((counts * np.log(table)).sum())
 
@@ -441,24 +439,26 @@ def functional_belief(rows: BinnedRows, *, value: Callable[[Array], float]) -> t
                 tried[state] = candidate
                 merit = judge(tried)
                 if merit > best:
-                    gammas, best = tried, merit
+                    gammas = tried
+                    best = merit
         if best == before:
             break
     return _powers(gammas, steps), gammas
 
 
-def _powers(gammas: Array, steps: Array) -> Array:
+def _powers(gammas: Floats, steps: Floats) -> Floats:
     weights = np.exp(gammas[:, None] * steps)
-    table: Array = weights / weights.sum(axis=1, keepdims=True)
+    table: Floats = weights / weights.sum(axis=1, keepdims=True)
     return table
 
 
-def _likeliest_gamma(counts: Array, steps: Array) -> float:
+def _likeliest_gamma(counts: Floats, steps: Floats) -> float:
     """Return the maximum-likelihood gamma >= 0, where expected and observed log v agree."""
     if not counts.sum():
         return 0.0
     observed = float(counts @ steps / counts.sum())
-    low, high = 0.0, _MOST_GAMMA
+    low = 0.0
+    high = _MOST_GAMMA
     for _ in range(60):  # the expectation rises with gamma: halve the interval
         middle = (low + high) / 2.0
         (weights,) = _powers(np.array([middle]), steps)
@@ -469,7 +469,7 @@ def _likeliest_gamma(counts: Array, steps: Array) -> float:
     return low if high < _MOST_GAMMA else _MOST_GAMMA
 
 
-def continuous_belief(rows: BinnedRows) -> tuple[Array, Array, Array]:
+def continuous_belief(rows: BinnedRows) -> tuple[Floats, Floats, Floats]:
     """Return prior, observation table and gain over states (P_S, P_L) on a grid with steps of 1/k.
 
     Rows are shared out to the four nodes around their scores so that their means stay (linear interpolation);
@@ -497,7 +497,7 @@ def continuous_belief(rows: BinnedRows) -> tuple[Array, Array, Array]:
     return prior, smooth / smooth.sum(axis=1, keepdims=True), gain
 
 
-def _nodes(scores: Array, k: int) -> list[tuple[NDArray[np.intp], Array]]:
+def _nodes(scores: Floats, k: int) -> list[tuple[Places, Floats]]:
     """Return the grid points below and above each score, with the weights of linear interpolation."""
     below = np.minimum(np.floor(scores * k), k - 1).astype(np.intp)
     upper = scores * k - below
@@ -580,7 +580,8 @@ class POMDPMetaVerifier(MetaVerifier):
             raise ConfigurationError(
                 f"Expected form to be one of {', '.join(get_args(PomdpForm))}, got {form!r}."
             )
-        self.form, self.k = form, check_count("k", k, low=1)
+        self.form = form
+        self.k = check_count("k", k, low=1)
         self.smoothing = check_number("smoothing", smoothing, "[0, inf)")
 
     def _learn(self, rows: PairedRows) -> None:
@@ -616,7 +617,7 @@ class POMDPMetaVerifier(MetaVerifier):
             seen = binned.sums().sum(axis=0)
             gained = binned.sums(rows.gain).sum(axis=0)
 
-            def value(table: Array) -> float:
+            def value(table: Floats) -> float:
                 return held_out_value(posterior_gain(self.prior_, table, self.state_gain_), gained, seen)
 
             self.observation_, self.gamma_ = functional_belief(binned, value=value)
@@ -642,13 +643,13 @@ class POMDPMetaVerifier(MetaVerifier):
                 self.form_values_[form] += value * count / n
         return max(_COMPARED, key=self.form_values_.__getitem__)
 
-    def _gain_at(self, scores: Array) -> Array:
+    def _gain_at(self, scores: Floats) -> Floats:
         if self.form_ == "continuous":
             return np.interp(scores, np.arange(self.k + 1) / self.k, self.gain_)
-        gains: Array = self.gain_[bin_numbers(scores, self.k)]
+        gains: Floats = self.gain_[bin_numbers(scores, self.k)]
         return gains
 
-    def gain(self, verifier_score: ArrayLike) -> Array:
+    def gain(self, verifier_score: ArrayLike) -> Floats:
         """Return the posterior mean of the large model's gain, shape (n,).
 
         Raises
@@ -661,11 +662,11 @@ class POMDPMetaVerifier(MetaVerifier):
         self._require_fitted()
         return self._gain_at(check_scores("verifier_score", verifier_score))
 
-    def _routed(self, scores: Array) -> Bools:
+    def _routed(self, scores: Floats) -> Bools:
         return self._gain_at(scores) > self.price_ * self.large_cost_
 
 
-def held_out_value(expected: Array, gained: Array, weight: Array) -> float:
+def held_out_value(expected: Floats, gained: Floats, weight: Floats) -> float:
     """Return the area under the curve of gain against share of rows routed, best expected gain first.
 
     Parameters

@@ -8,10 +8,9 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.cascade.automix._frontier import (
-    Array,
     Corners,
     RoutingFrontier,
     RoutingPolicy,
@@ -21,7 +20,14 @@ from calibrant.cascade.automix._frontier import (
     routing_frontier,
 )
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import check_count, check_number, check_same_length, check_values
+from calibrant.metrics._validation import (
+    Floats,
+    Places,
+    check_count,
+    check_number,
+    check_same_length,
+    check_values,
+)
 
 # The tree of decisions has a branch for every cell, and is searched whole.
 _MOST_CELLS: Final = 1_000_000
@@ -96,7 +102,7 @@ class CascadePolicy:
         *,
         cost: ArrayLike,
         verifier_cost: ArrayLike | None = None,
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Floats, Floats]:
         """Return each row's cost and performance under the policy, both of shape (n,).
 
         Parameters and errors are those of `plan_models`; the rows may be others than those of the plan.
@@ -105,7 +111,7 @@ class CascadePolicy:
         bins, columns = _check_columns(verifier_scores, scores, self.k)
         spent = np.zeros(len(columns[0]))
         performance = np.zeros_like(spent)
-        waiting: list[tuple[Seen, NDArray[np.intp]]] = [((), np.arange(len(spent)))]
+        waiting: list[tuple[Seen, Places]] = [((), np.arange(len(spent)))]
         while waiting:
             seen, rows = waiting.pop()
             action = self.actions[seen]
@@ -238,14 +244,14 @@ def plan_models(
     cells = np.ravel_multi_index(tuple(bins), shape)
     n_cells = int(np.prod(shape))
     counts = np.bincount(cells, minlength=n_cells).reshape(shape).astype(np.float64)
-    sums: Array = np.stack(
+    sums: Floats = np.stack(
         [np.bincount(cells, weights=c, minlength=counts.size).reshape(shape) for c in columns]
     )
     mass, means = _shrunk_tables(counts, sums, strength)
     return exact_frontier(mass, means, cost=costs, verifier_cost=looks)
 
 
-def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Array) -> CascadeFrontier:
+def exact_frontier(mass: Floats, value: Floats, *, cost: Floats, verifier_cost: Floats) -> CascadeFrontier:
     """Return the exact frontier of N models under known probabilities.
 
     Parameters
@@ -270,7 +276,7 @@ def exact_frontier(mass: Array, value: Array, *, cost: Array, verifier_cost: Arr
     return CascadeFrontier(cost=x, performance=y, _tree=tree)
 
 
-def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, Array]:
+def _shrunk_tables(counts: Floats, sums: Floats, strength: float) -> tuple[Floats, Floats]:
     """Return joint probabilities and mean scores, with conditional values shrunk to marginal ones."""
     n = counts.sum()
     axes = tuple(range(counts.ndim))
@@ -297,7 +303,7 @@ def _shrunk_tables(counts: Array, sums: Array, strength: float) -> tuple[Array, 
 
 def _check_columns(
     verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLike], k: tuple[int, ...]
-) -> tuple[list[NDArray[np.intp]], list[Array]]:
+) -> tuple[list[Places], list[Floats]]:
     """Check the columns; return the verifiers' scores as bins, and the scores of the models."""
     _check_counts(verifier_scores, scores, models=len(k) + 1)
     columns = {f"scores[{m}]": column for m, column in enumerate(scores)}
@@ -316,7 +322,7 @@ def _check_counts(verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLi
         )
 
 
-def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: int) -> tuple[Array, Array]:
+def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: int) -> tuple[Floats, Floats]:
     """Return costs, shape (N,), and verifier costs, shape (N - 1,); refuse negative ones.
 
     Without verifier costs, looking at an answer costs as much as the call it came from.
@@ -340,8 +346,8 @@ class _PlanNode:
     each model, with the models in front.
     """
 
-    mass: Array
-    gain: Array
+    mass: Floats
+    gain: Floats
     after: int  # the next model's position; the one before it was just verified
 
     def verified(self, model: int) -> list[_PlanNode]:
@@ -357,8 +363,8 @@ class _PlanTree:
     """Decision tree of a cascade, solved from probability tables and costs."""
 
     root: _PlanNode
-    cost: Array
-    verifier_cost: Array
+    cost: Floats
+    verifier_cost: Floats
 
     def reports(self, node: _PlanNode) -> Iterator[tuple[int, float, float]]:
         """Yield model, expected cost and performance of each answer that can be reported at a node."""
@@ -375,9 +381,10 @@ class _PlanTree:
         for model in range(node.after, len(self.verifier_cost)):
             yield model, mass * float(self.cost[model] + self.verifier_cost[model])
 
-    def hull(self, node: _PlanNode) -> tuple[Array, Array]:
+    def hull(self, node: _PlanNode) -> tuple[Floats, Floats]:
         """Return the frontier of a node: the upper hull over the frontiers of its actions."""
-        costs, values = [], []
+        costs = []
+        values = []
         for _, cost, value in self.reports(node):
             costs.append(np.array([cost]))
             values.append(np.array([value]))
@@ -407,7 +414,7 @@ class _PlanTree:
         return value, best
 
 
-def _sum_of_hulls(hulls: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+def _sum_of_hulls(hulls: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
     """Return the corners of the Minkowski sum of hulls: all segments, sorted by falling slope."""
     run = np.concatenate([np.diff(x) for x, _ in hulls])
     rise = np.concatenate([np.diff(y) for _, y in hulls])
@@ -432,7 +439,7 @@ class UnionBaseline:
     """
 
     frontiers: tuple[RoutingFrontier, ...]
-    cost: Array = field(compare=False)
+    cost: Floats = field(compare=False)
 
     def mixture(self, *, cost: float) -> RoutingPolicy:
         """Return the best policy for a budget, over the pair of neighbouring models it selects.

@@ -6,10 +6,10 @@ import json
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, get_args
+from typing import ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
 from calibrant.cascade._protocol import (
@@ -29,6 +29,7 @@ from calibrant.core._errors import (
     LogprobsUnavailableError,
     NotFittedError,
 )
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._prediction import Token
 from calibrant.logprobs._completion import IMPOSSIBLE
 from calibrant.logprobs._fields import UnparsedError, align, field_value
@@ -319,7 +320,7 @@ class _TokenMethod(BaseMethod):
     settings_keys: ClassVar[tuple[str, ...]] = ("token_filter",)
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the method of a ``[cascade]`` section, with its ``token_filter``."""
         return cls(token_filter=settings["token_filter"])
 
@@ -338,7 +339,7 @@ class _TokenMethod(BaseMethod):
             return NoEvidence(reason=str(error))
         return Assessment(confidence=self.to_confidence(native), native=native)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the method's name and settings."""
         return {**super().describe(), "token_filter": self.token_filter}
 
@@ -361,7 +362,8 @@ def _evidence(answered: Answered, token_filter: TokenFilter) -> tuple[Token, ...
     chosen = chosen_tokens(kept, prediction.tokens)
     for token in chosen:
         # Reading an answer drops these; tokens that were made elsewhere may still hold them.
-        if not all(logprob <= 0.0 for logprob in (token.logprob, *(value for _, value in token.top))):
+        logprobs = [token.logprob, *(value for _, value in token.top)]
+        if not all(logprob <= 0.0 for logprob in logprobs):
             raise LogprobsUnavailableError(
                 f"Expected log-probabilities <= 0, got {token.logprob} at {token.data!r} or NaN or more among its "
                 "alternatives: the answer's evidence cannot be used."
@@ -520,7 +522,7 @@ class Hybrid(_TokenMethod):
     unit: ClassVar[str] = "a weighted score"
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the method of a ``[cascade]`` section, with its ``token_filter`` and ``hybrid_weights``."""
         return cls(token_filter=settings["token_filter"], **settings["hybrid_weights"] or {})
 
@@ -540,7 +542,7 @@ class Hybrid(_TokenMethod):
         shares = [weight * half.to_confidence(half._measure(tokens)) for weight, half in parts if weight > 0]  # noqa: SLF001
         return min(sum(shares), 1.0)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the method's name and settings."""
         weights = {"logprob_weight": float(self.logprob_weight), "margin_weight": float(self.margin_weight)}
         return {**super().describe(), **weights}
@@ -620,6 +622,6 @@ class LabelProbability(BaseMethod):
         """
         return math.exp(check_number("the natural logarithm of a probability", native, "(-inf, 0]"))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the method's name, and a digest of its calibrator."""
         return {**super().describe(), "calibrator": calibrator_record(self.calibrator)}

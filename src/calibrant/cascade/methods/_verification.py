@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Self
 from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence, is_share
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError, ProviderError
+from calibrant.core._files import JsonObject, Record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
 from calibrant.core._predictor import Limits, Query
@@ -341,7 +342,7 @@ class Verifier:
             remarks.append(f"{unreadable} of {total} samples cannot be read, the first: {shown}")
         return "; ".join(remarks)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the settings that can change a verification as JSON values, free of credentials."""
         described = self._classifier.describe()
         asked = {name: described[name] for name in ("model", "endpoint", "options")}
@@ -490,9 +491,10 @@ class AutoMixEntailment(BaseMethod):
             )
 
     @classmethod
-    def from_settings(cls, settings: Mapping[str, Any]) -> Self:
+    def from_settings(cls, settings: Record) -> Self:
         """Return the method of a ``[cascade]`` section: its threshold, and address and timeout of the verifier."""
-        url, seconds = settings["verifier_server_url"], settings["verifier_timeout_seconds"]
+        url = settings["verifier_server_url"]
+        seconds = settings["verifier_timeout_seconds"]
         threshold = settings["threshold"]
         options = {} if threshold is None else {"threshold": threshold}
         return cls(url, timeout_seconds=seconds, **options)
@@ -550,7 +552,7 @@ class AutoMixEntailment(BaseMethod):
             confidence=share, native=share, reason=_remark(reply), usage=usage, attempts=attempts
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """Return the settings of the verifier, or its address, and the settings of the question."""
         who = {"url": self.url} if self.verifier is None else {"verifier": self.verifier.describe()}
         return {**super().describe(), **who, "include_task": True}
@@ -571,7 +573,7 @@ class AutoMixEntailment(BaseMethod):
         return "\n\n".join(message["content"] for message in query.messages())
 
 
-def _usage(reply: Mapping[str, Any]) -> Usage:
+def _usage(reply: Record) -> Usage:
     """Return the usage reported by the service."""
     used = reported_mapping(reply.get("usage"))
     cost = used.get("cost")
@@ -584,7 +586,7 @@ def _usage(reply: Mapping[str, Any]) -> Usage:
     )
 
 
-def _contradiction(reply: Mapping[str, Any]) -> str:
+def _contradiction(reply: Record) -> str:
     """Return an error message for inconsistent numbers in a reply; an empty string if there are none."""
     confidence, verified, total = (
         reply.get(key) for key in ("confidence", "verified_count", "total_samples")
@@ -607,7 +609,7 @@ def _contradiction(reply: Mapping[str, Any]) -> str:
     return ""
 
 
-def _remark(reply: Mapping[str, Any]) -> str:
+def _remark(reply: Record) -> str:
     """Return the counts in a reply as text; log a warning if its advice contradicts its confidence."""
     verified = reply.get("verified_count")
     total = reply.get("total_samples")

@@ -14,16 +14,13 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.calibration._thresholds import candidate_thresholds
 from calibrant.cascade._rules import KeepRule
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._ranks import DEFAULT_KEY, tie_ranks
-from calibrant.metrics._validation import check_number
-
-_Floats = NDArray[np.float64]
-_Counts = NDArray[np.intp]
+from calibrant.metrics._validation import Bools, Floats, Places, check_number
 
 # A tied block is split where that keeps so many more of the rows: where blocks are a few rows each, a plain threshold
 # is worth more to its reader.
@@ -131,7 +128,9 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     steps = _passing_steps(order, n, eps, level)
     ends = steps[order.whole[steps]]
     thresholds = _round_thresholds(order.confidence, ends)
-    rule, last, whole = None, -1, 0
+    rule = None
+    last = -1
+    whole = 0
     if thresholds:
         rule = KeepRule.from_threshold(thresholds[-1])
         last = int(ends[-1])
@@ -199,15 +198,15 @@ class _Order(NamedTuple):
         True where all answers of that confidence are kept.
     """
 
-    confidence: _Floats
-    ranks: _Floats
-    kept: _Counts
-    worse: _Counts
-    better: _Counts
-    whole: NDArray[np.bool_]
+    confidence: Floats
+    ranks: Floats
+    kept: Places
+    worse: Places
+    better: Places
+    whole: Bools
 
 
-def _in_order(confidence: _Floats, ranks: _Floats, difference: _Floats) -> _Order:
+def _in_order(confidence: Floats, ranks: Floats, difference: Floats) -> _Order:
     """Return the nested acceptance rules for n rows; answers without a confidence are never accepted."""
     sure = np.flatnonzero(~np.isnan(confidence))
     own = sure[np.lexsort((ranks[sure], -confidence[sure]))]
@@ -227,7 +226,7 @@ def _in_order(confidence: _Floats, ranks: _Floats, difference: _Floats) -> _Orde
     )
 
 
-def _round_thresholds(confidence: _Floats, ends: _Counts) -> tuple[float, ...]:
+def _round_thresholds(confidence: Floats, ends: Places) -> tuple[float, ...]:
     """Return a threshold for each rule, rounded if that does not change the accepted answers."""
     grid = candidate_thresholds()
     kept = confidence[ends]
@@ -236,7 +235,7 @@ def _round_thresholds(confidence: _Floats, ends: _Counts) -> tuple[float, ...]:
     return tuple(np.where(rounded > below, rounded, kept).tolist())
 
 
-def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> _Counts:
+def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> Places:
     """Return the positions of the rules that pass before the first failure."""
     # Shares of the surest block come after keeping nothing; the whole block at 1 need not.
     provable = bool(count_passes([0], [0], n, epsilon=epsilon, delta=delta))
@@ -246,7 +245,7 @@ def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> _Coun
     return steps[: count_passes(*counts, n, epsilon=epsilon, delta=delta, first_is_strict=strict)]
 
 
-def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> _Floats:
+def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> Floats:
     """Return Tango's score of the loss against `epsilon`, in standard errors; negative if below.
 
     Tango's score statistic for paired proportions (Tango 1998, Statistics in Medicine 17:891-908):
@@ -269,7 +268,7 @@ def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> _
     root = np.sqrt(slope**2 + 8.0 * n * b * epsilon * (1.0 - epsilon))
     q = (slope + root) / (4.0 * n)
     spread = np.sqrt(n * (2.0 * np.maximum(q, 0.0) + epsilon - epsilon**2))
-    result: _Floats = (w - b - n * epsilon) / spread
+    result: Floats = (w - b - n * epsilon) / spread
     return result
 
 
@@ -319,7 +318,8 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
     for q in _nuisances(n, epsilon)[::every]:
         mean = n * q
         spread = np.sqrt(n * q * (1.0 - q))
-        first, last = np.searchsorted(better, (mean - _TAIL * spread - 5.0, mean + _TAIL * spread + 25.0))
+        ends = (mean - _TAIL * spread - 5.0, mean + _TAIL * spread + 25.0)
+        first, last = np.searchsorted(better, ends)
         near = slice(max(first - 1, 0), min(last + 1, len(better)))
         counts = better[near]
         up_to = bdtr(counts, n, q)
@@ -335,7 +335,7 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
     return worst
 
 
-def _counts(n: int) -> _Floats:
+def _counts(n: int) -> Floats:
     """Return the upper ends of blocks of counts from 0 to n; blocks of large counts are wider."""
     dense = np.arange(min(n, _DENSE) + 1.0)
     if n <= _DENSE:
@@ -345,7 +345,7 @@ def _counts(n: int) -> _Floats:
     return np.unique(np.concatenate([dense, np.floor(roots**2), [float(n)]]))
 
 
-def _nuisances(n: int, epsilon: float) -> _Floats:
+def _nuisances(n: int, epsilon: float) -> Floats:
     """Return a grid of probabilities of `better`, the nuisance parameter of the test."""
     top = (1.0 - epsilon) / 2.0
     few = (np.arange(0.0, 20.0, 0.1) / 2.0) ** 2 / n  # up to an expected count of 100
@@ -355,7 +355,7 @@ def _nuisances(n: int, epsilon: float) -> _Floats:
     return np.unique(tried[(tried >= 0.0) & (tried <= top)])
 
 
-def _largest_worse(score: float, better: _Floats, n: int, epsilon: float) -> _Floats:
+def _largest_worse(score: float, better: Floats, n: int, epsilon: float) -> Floats:
     """Return, for each count of `better`, the largest count of `worse` that is rejected; -1 where none is."""
     low = np.full(len(better), -1.0)
     high = n - better + 1.0

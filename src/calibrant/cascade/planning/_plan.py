@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, product
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator, calibrator_from_record
@@ -19,11 +18,11 @@ from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._meta import POMDPMetaVerifier
 from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import damaged_record, read_record, write_record
+from calibrant.core._files import JsonObject, Record, damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
 from calibrant.metrics._intervals import bootstrap_interval, paired_comparison, wilson_interval
-from calibrant.metrics._validation import check_number
+from calibrant.metrics._validation import Floats, Places, RandomSource, check_number
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
@@ -40,8 +39,6 @@ _PRICES: Final = 60  # of accuracy in cost at which longer chains are planned
 _LEAST_TIED: Final = 0.05  # share of the rows from which on a block of equal confidences is split
 _SHARES: Final = tuple(step / 20 for step in range(1, 20))  # of a tied block that may be kept
 
-_Floats = NDArray[np.float64]
-_Places = NDArray[np.intp]
 
 _KIND: Final = "cascade plan"
 _VERSION: Final = 1
@@ -70,10 +67,10 @@ class Signals:
         Keys of the first rule of a policy, the second one and so on; see `tie_keys`.
     """
 
-    raw: _Floats
-    calibrated: _Floats
-    correct: _Floats
-    ranks: _Floats
+    raw: Floats
+    calibrated: Floats
+    correct: Floats
+    ranks: Floats
     keys: tuple[str, ...]
 
     def route(self, policy: KeepPolicy) -> Route:
@@ -81,9 +78,9 @@ class Signals:
         confidence = self.calibrated if policy.calibrated else self.raw
         return policy.follow(confidence, self.ranks[: len(policy.rules)])
 
-    def right(self, route: Route) -> _Floats:
+    def right(self, route: Route) -> Floats:
         """Return the correctness of the answers that a route gives, shape (n,)."""
-        given: _Floats = self.correct[route.answered, np.arange(len(route.answered))]
+        given: Floats = self.correct[route.answered, np.arange(len(route.answered))]
         return given
 
     def figures(self, policy: KeepPolicy, prices: Prices) -> tuple[float, float]:
@@ -96,9 +93,11 @@ class Signals:
     def losses(self, policy: KeepPolicy) -> tuple[int, int]:
         """Return the number of rows that only the last model, and that only the policy, answers correctly."""
         difference = self.correct[-1] - self.right(self.route(policy))
-        return int((difference == 1.0).sum()), int((difference == -1.0).sum())
+        only_last = (difference == 1.0).sum()
+        only_policy = (difference == -1.0).sum()
+        return int(only_last), int(only_policy)
 
-    def take(self, rows: NDArray[np.intp]) -> Signals:
+    def take(self, rows: Places) -> Signals:
         """Return a subset of the rows."""
         columns = ("raw", "calibrated", "correct", "ranks")
         return replace(self, **{name: getattr(self, name)[:, rows] for name in columns})
@@ -143,7 +142,8 @@ class Prices:
                 f"Expected one price of the verifier, or one for each of {n} models, got {len(checks)}."
             )
         models = []
-        for place, (name, cost, recorded) in enumerate(zip(runs.names, costs, runs.cost, strict=True), 1):
+        columns = zip(runs.names, costs, runs.cost, strict=True)
+        for place, (name, cost, recorded) in enumerate(columns, 1):
             if cost is None and np.isnan(recorded).all():
                 raise ConfigurationError(
                     f"Expected the cost of an answer of {name}: its rows do not say, so give one for each such model "
@@ -160,7 +160,7 @@ class Prices:
         free = [0.0] * (n - len(checked))
         return cls(models=tuple(models), verifier=(*checked, *free))
 
-    def under(self, policy: KeepPolicy) -> _Floats:
+    def under(self, policy: KeepPolicy) -> Floats:
         """Return the cost of calling each model under a policy, shape (m,), with verification if used."""
         price = np.array(self.models)
         verified = list(policy.members[:-1])
@@ -204,9 +204,9 @@ class PricedPolicy:
         """Share of rows answered by the first model."""
         return self.shares[0]
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return policy and figures as JSON values."""
-        record: dict[str, Any] = TypeAdapter(PricedPolicy).dump_python(self, mode="json")
+        record: JsonObject = TypeAdapter(PricedPolicy).dump_python(self, mode="json")
         return record
 
 
@@ -216,7 +216,7 @@ def price_policy(
     prices: Prices,
     *,
     held_out: bool,
-    rng: np.random.Generator | int | None,
+    rng: RandomSource,
 ) -> PricedPolicy:
     """Return cost and accuracy of a policy on rows, with 95 % intervals.
 
@@ -266,8 +266,8 @@ class Candidates(NamedTuple):
         Returns the policy at a place of these.
     """
 
-    cost: _Floats
-    accuracy: _Floats
+    cost: Floats
+    accuracy: Floats
     policy: Callable[[int], KeepPolicy]
 
 
@@ -310,12 +310,10 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
     if not sure.any():
         return []
     confidence = signal[sure]
-    small, large = rows.correct[first][sure], rows.correct[last][sure]
-    costs: dict[str, Any] = {
-        "small_cost": prices.models[first],
-        "large_cost": max(prices.models[last], _FREE),
-        "verifier_cost": prices.verifier[first],
-    }
+    small = rows.correct[first][sure]
+    large = rows.correct[last][sure]
+    costs: dict[str, Any] = {"small_cost": prices.models[first], "verifier_cost": prices.verifier[first]}
+    costs["large_cost"] = max(prices.models[last], _FREE)
     levels = np.unique(confidence)
     binned = routing_frontier(confidence, small, large, **costs, k=_BINS)
     kinds = [
@@ -349,7 +347,7 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
 
 
 def _bin_policy(
-    name: str, members: tuple[int, int], lower: _Floats, order: _Places, calibrated: bool, place: int
+    name: str, members: tuple[int, int], lower: Floats, order: Places, calibrated: bool, place: int
 ) -> KeepPolicy:
     """Return the policy that escalates the first `place` bins of `order`."""
     keeps = np.ones(len(lower), dtype=np.bool_)
@@ -441,7 +439,7 @@ class PlannedModel:
     verifier_cost: float
     calibration: str = "none"
     calibrator: _StoredCalibrator | None = field(default=None, compare=False)
-    fingerprint: Mapping[str, Any] | None = None
+    fingerprint: Record | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -606,7 +604,8 @@ class CascadePlan:
 
     @property
     def _first_rule(self) -> KeepRule | None:
-        return self.policy.rules[0] if self.policy.members[0] == 0 and self.policy.rules else None
+        is_first = self.policy.members[0] == 0
+        return self.policy.rules[0] if is_first and self.policy.rules else None
 
     @property
     def names(self) -> list[str]:
@@ -626,9 +625,7 @@ class CascadePlan:
             verifier=tuple(model.verifier_cost for model in self.models),
         )
 
-    def confidence(
-        self, raw: NDArray[np.float64], labels: Sequence[Sequence[str] | None] | None = None
-    ) -> NDArray[np.float64]:
+    def confidence(self, raw: Floats, labels: Sequence[Sequence[str] | None] | None = None) -> Floats:
         """Return the confidences that the policy compares, given the reported ones, shape (m, n)."""
         return calibrated(raw, self.calibrators, [None] * len(raw) if labels is None else labels)
 
@@ -768,14 +765,14 @@ class CascadePlan:
             **cast("dict[str, Any]", {"method": self.method, **decides, **options}),
         )
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> JsonObject:
         """Return the plan as JSON values."""
         derived = ("threshold", "tied_confidence", "tied_share", "certified")  # for readers of the file
-        record: dict[str, Any] = TypeAdapter(CascadePlan).dump_python(self, mode="json")
+        record: JsonObject = TypeAdapter(CascadePlan).dump_python(self, mode="json")
         return {**record, **{name: getattr(self, name) for name in derived}}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> CascadePlan:
+    def from_record(cls, record: Record) -> CascadePlan:
         """Return the plan from a record of `to_record`; ConfigurationError for a damaged record."""
         try:
             return TypeAdapter(CascadePlan).validate_python(dict(record))
@@ -842,10 +839,10 @@ def _describe_range(low: float | None, high: float | None) -> str:
 
 
 def calibrated(
-    raw: NDArray[np.float64],
+    raw: Floats,
     calibrators: Sequence[ConfidenceCalibrator | None],
     labels: Sequence[Sequence[str] | None],
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return calibrated confidences, shape (m, n); NaN stays NaN."""
     result = raw.copy()
     for own, calibrator, predicted in zip(result, calibrators, labels, strict=True):

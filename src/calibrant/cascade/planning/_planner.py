@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator, select_calibrator
 from calibrant.cascade._methods import METHODS
@@ -37,9 +36,7 @@ from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._prediction import Interval
 from calibrant.core._ranks import DEFAULT_KEY, tie_keys, tie_ranks
 from calibrant.metrics._intervals import paired_comparison
-from calibrant.metrics._validation import check_number
-
-_Rows = NDArray[np.intp]
+from calibrant.metrics._validation import Places, RandomSource, check_number
 
 CertifyOn = Literal["all", "half"]
 """Rows that a certified plan is tested on."""
@@ -70,7 +67,7 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     certify_on: CertifyOn = "all",
     method: str = "label_probability",
     key: str = DEFAULT_KEY,
-    rng: np.random.Generator | int | None = None,
+    rng: RandomSource = None,
 ) -> CascadePlan:
     """Plan a cascade from one recorded run per model, with cost, accuracy and certificate.
 
@@ -177,7 +174,7 @@ def replay(
     *sources: RunSource,
     costs: Sequence[float] | None = None,
     verifier_cost: float | Sequence[float] | None = None,
-    rng: np.random.Generator | int | None = None,
+    rng: RandomSource = None,
 ) -> PricedPolicy:
     """Return cost and accuracy of a policy on recorded runs, with 95 % intervals; no model is called.
 
@@ -456,7 +453,7 @@ class _Planner:
         return policy, certificate, tested is self.drafting or policy.members == (self.last,)
 
 
-def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple[_Rows, _Rows]:
+def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple[Places, Places]:
     """Split the rows at random into two halves; rows of equal texts stay in one half.
 
     The draw knows nothing of the hashes that split ties, so that either half has them evenly.
@@ -473,7 +470,7 @@ def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple
 
 
 def _calibrator(
-    runs: PairedRuns, rows: _Rows, model: int, generator: np.random.Generator
+    runs: PairedRuns, rows: Places, model: int, generator: np.random.Generator
 ) -> tuple[str, ConfidenceCalibrator | None]:
     """Return a calibrator of a model's confidence and its name, or None if calibration does not help."""
     sure = rows[~np.isnan(runs.confidence[model, rows])]

@@ -13,12 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.metrics._validation import Bools, Floats, Places
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message
 _ROUNDING: Final = 1e-6  # exp of a sum may leave [0, 1] by this much
-
-_Floats: TypeAlias = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,9 +191,9 @@ class PairedRuns:
     """
 
     names: tuple[str, ...]
-    confidence: _Floats
-    correct: _Floats
-    cost: _Floats
+    confidence: Floats
+    correct: Floats
+    cost: Floats
     labels: tuple[tuple[str, ...] | None, ...]
     texts: tuple[str | int, ...]
     given: int
@@ -222,16 +221,21 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     runs = [recorded_run(source, name=f"model {place}") for place, source in enumerate(sources, 1)]
     first = runs[0]
     names: list[str] = []
-    orders: list[NDArray[np.intp]] = []
+    orders: list[Places] = []
     for place, run in enumerate(runs, 1):
         model = f"model {place}" if run.fingerprint is None else run.fingerprint.model
         names.append(run.name or model)
-        order = np.arange(len(first)) if place == 1 else _order(first, run, names[0], names[-1])
+        order = np.arange(len(first))
+        if place > 1:
+            order = _order(first, run, names[0], names[-1])
         orders.append(order)
 
     def column(of: str) -> NDArray[Any]:
-        rows = [np.asarray(getattr(run, of))[order] for run, order in zip(runs, orders, strict=True)]
-        return np.array(rows)
+        columns = []
+        for run, order in zip(runs, orders, strict=True):
+            values = np.asarray(getattr(run, of))
+            columns.append(values[order])
+        return np.array(columns)
 
     correct = column("correct")
     failed = column("failed").any(axis=0)
@@ -257,7 +261,7 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     )
 
 
-def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> NDArray[np.intp]:
+def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> Places:
     """Return the position in `other` of each row of `first`; raise DataError if rows do not match."""
     kind, own, theirs = _keys(first, other)
     for rows, name in ((own, here), (theirs, there)):
@@ -305,7 +309,7 @@ def _are_unique(texts: Sequence[str | None]) -> bool:
     return bool(texts) and len(set(texts) - {None}) == len(texts)
 
 
-def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> list[str | int]:
+def _texts(runs: Sequence[RecordedRun], orders: Sequence[Places]) -> list[str | int]:
     """Return the texts of the first run's rows, taken from any run; the row's position if unknown."""
     texts: list[str | int] = list(range(len(runs[0])))
     # The first run that says a text comes last, and counts.
@@ -319,7 +323,7 @@ def _texts(runs: Sequence[RecordedRun], orders: Sequence[NDArray[np.intp]]) -> l
     return texts
 
 
-def _labels(run: RecordedRun, rows: NDArray[np.intp]) -> tuple[str, ...] | None:
+def _labels(run: RecordedRun, rows: Places) -> tuple[str, ...] | None:
     """Return the predicted labels of rows; None if a row has a confidence but no label."""
     if run.labels is None:
         return None
@@ -330,7 +334,7 @@ def _labels(run: RecordedRun, rows: NDArray[np.intp]) -> tuple[str, ...] | None:
     return tuple(label or "" for label in labels)
 
 
-def _numbers(name: str, values: ArrayLike) -> _Floats:
+def _numbers(name: str, values: ArrayLike) -> Floats:
     try:
         array = np.array(values, dtype=np.float64)  # None becomes NaN
     except (TypeError, ValueError) as error:
@@ -342,7 +346,7 @@ def _numbers(name: str, values: ArrayLike) -> _Floats:
     return array
 
 
-def _check_rows(name: str, values: _Floats, legal: NDArray[np.bool_], expected: str) -> None:
+def _check_rows(name: str, values: Floats, legal: Bools, expected: str) -> None:
     wrong = ~legal & ~np.isnan(values)
     if wrong.any():
         row = int(wrong.argmax())
