@@ -484,7 +484,7 @@ class Review(PromiseOptions):
     show: Annotated[bool, typer.Option("--open/--no-open")] = True
 
 
-@command(app, "calibrant.cli._distill:distill", example="calibrant distill mine/labelled --out mine/student")
+@command(app, "calibrant.cli._finished:distill", example="calibrant distill mine/labelled --out mine/student")
 class Distill:
     """Learn a student from a run, which answers the easy texts without the model, and measure what it may keep.
 
