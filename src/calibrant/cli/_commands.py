@@ -457,7 +457,7 @@ class Certify(PromiseOptions):
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._review:review", example="calibrant review mine/labelled --certify")
+@command(app, "calibrant.cli._certify:review", example="calibrant review mine/labelled --certify")
 class Review(PromiseOptions):
     """Decide on rows in the browser: those to review, likely mislabelled, escalated, or asked for by a promise.
 
