@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import ceil, floor, inf, log, log1p
 from typing import Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -267,14 +267,14 @@ def _holding_label(
 
 
 def _too_few_for_recall(tests: _RecallTests) -> str:
-    fewest = tests.labels_needed[1:].min(initial=math.inf)
+    fewest = tests.labels_needed[1:].min(initial=inf)
     if not tests.probability.any():
         return "By their probabilities the rows have the label nowhere, so that no labels could show where."
     n = len(tests.probability)
     wanted = f"A recall of {tests.target:g} with probability {1.0 - tests.delta:g} takes about"
     if fewest >= n:
         return f"{wanted} as many labels as there are rows, {n:,}: label them all, or promise less."
-    return f"{wanted} {math.ceil(fewest):,} labels, got a budget of {tests.budget:,}: allow more, or promise less."
+    return f"{wanted} {ceil(fewest):,} labels, got a budget of {tests.budget:,}: allow more, or promise less."
 
 
 def _missing(test: _Test, drawn: Places, pile: _Pile, found: _Labels) -> int:
@@ -315,19 +315,19 @@ class _Request:
     def most_wrong(self, size: int, pile: _Pile) -> int:
         """Return the number of wrong answers that `size` accepted rows may have."""
         rows = size if self.metric == "accuracy" else len(pile)
-        return math.floor((1.0 - self.target) * rows + 1e-9)
+        return floor((1.0 - self.target) * rows + 1e-9)
 
     def sizes(self, pile: _Pile) -> list[int]:
         """Return the numbers of rows that are tested, ascending."""
         n = len(pile)
-        ends = {math.ceil(n * step / _STEPS) for step in range(1, _STEPS)}
+        ends = {ceil(n * step / _STEPS) for step in range(1, _STEPS)}
         ends.add(pile.n_sure)
         first = 1
         if self.metric == "accuracy":
             # A set that is too small shows nothing, and a wrong answer in it would end the sequence.
-            growth = math.log1p(_gain(1.0 - self.target))
-            all_right = math.ceil(-math.log(self.delta) / growth)
-            first = min(max(_MARGIN * all_right, math.ceil(_LEAST_SHARE * n)), pile.n_sure)
+            growth = log1p(_gain(1.0 - self.target))
+            all_right = ceil(-log(self.delta) / growth)
+            first = min(max(_MARGIN * all_right, ceil(_LEAST_SHARE * n)), pile.n_sure)
         return sorted(end for end in ends if max(first, 1) <= end <= pile.n_sure)
 
 
@@ -422,23 +422,23 @@ class _Test:
     def passed(self) -> bool:
         """True if the target holds, but for the error allowed."""
         is_certain = self.wrong + self.n - self.seen <= self.most_wrong
-        return is_certain or self.for_target >= -math.log(self.delta)
+        return is_certain or self.for_target >= -log(self.delta)
 
     @property
     def is_over(self) -> bool:
         """True if no further label is needed."""
-        return self.passed or self.wrong > self.most_wrong or self.against >= -math.log(self.delta)
+        return self.passed or self.wrong > self.most_wrong or self.against >= -log(self.delta)
 
     @property
     def fewest_labels(self) -> int:
         """Number of labels that make the test pass if all of them are right."""
-        missing = -math.log(self.delta) - self.for_target
+        missing = -log(self.delta) - self.for_target
         left = self.n - self.seen
         worst = self.most_wrong + 1 - self.wrong
         certain = max(0, left - (worst - 1))
         taken = 0
         while missing > 0.0 and taken < certain:
-            missing -= math.log1p(_gain(min(worst / (left - taken), 1.0)))
+            missing -= log1p(_gain(min(worst / (left - taken), 1.0)))
             taken += 1
         return taken
 
@@ -450,11 +450,11 @@ class _Test:
         held = (self.most_wrong - self.wrong) / left
         more = min(_MORE * held, (1.0 + held) / 2.0)
         if right:
-            self.for_target += math.log1p(_gain(missed))
-            self.against += math.log1p(-more) - math.log1p(-held)
+            self.for_target += log1p(_gain(missed))
+            self.against += log1p(-more) - log1p(-held)
         else:
-            self.for_target += math.log(_BET)
-            self.against += math.log(more / held) if held > 0.0 else math.inf
+            self.for_target += log(_BET)
+            self.against += log(more / held) if held > 0.0 else inf
         self.seen += 1
         self.wrong += not right
 
@@ -462,7 +462,7 @@ class _Test:
 def _gain(missed: float) -> float:
     """Return the gain of the product by a right answer, as a share, where a wrong one has probability `missed`."""
     if missed >= 1.0:
-        return math.inf
+        return inf
     return (1.0 - _BET * missed) / (1.0 - missed) - 1.0
 
 
@@ -508,7 +508,7 @@ class _RecallTests:
 
     def __post_init__(self) -> None:
         n = len(self.probability)
-        n_steps = 1 + math.log(n) / -math.log(_RATIO)
+        n_steps = 1 + log(n) / -log(_RATIO)
         steps = np.ceil(n * _RATIO ** np.arange(n_steps))
         self.sizes = np.unique(steps.astype(np.intp))[::-1]
         doubt = np.sqrt(self.probability * (1.0 - self.probability) + _DOUBT)
@@ -548,7 +548,7 @@ class _RecallTests:
         self._known += value * has_label
         self._unknown_after -= position >= self.sizes
         is_certain = self._known + self.target * self._unknown_after <= 1e-9
-        self.passed |= is_certain | (self._log_wealth >= -math.log(self.delta))
+        self.passed |= is_certain | (self._log_wealth >= -log(self.delta))
 
     def _stake(self) -> Floats:
         """Return the stakes on the next label, which are to reach ``1 / delta`` with the last one.
@@ -556,7 +556,7 @@ class _RecallTests:
         The stake that does so at the largest sum at which it can be done depends on the variance alone (Voracek and
         Orabona 2025, STaR-Bets): on recorded piles it left out more rows than the stake of the fastest growth.
         """
-        missing = np.maximum(-math.log(self.delta) - self._log_wealth, 0.0)
+        missing = np.maximum(-log(self.delta) - self._log_wealth, 0.0)
         mean = self._mean / self._count
         variance = np.maximum(self._square / self._count - mean**2, 1e-300)
         aimed = np.sqrt(2.0 * missing / (max(self._labels_left, 1) * variance))
@@ -573,7 +573,7 @@ class _RecallTests:
         stake = np.minimum(gain / square, _MOST_STAKED / np.maximum(most, 1e-300))
         growth = stake * gain - stake**2 * square / 2.0
         enough = (gain > 0.0) & (growth > 0.0)
-        return np.where(enough, -math.log(self.delta) / np.maximum(growth, 1e-300), np.inf)
+        return np.where(enough, -log(self.delta) / np.maximum(growth, 1e-300), np.inf)
 
     def _begin(self, variance: Floats) -> None:
         """Initialise the sums that the tests keep."""

@@ -1,20 +1,24 @@
-"""``calibrant certify`` and ``estimate``: a promise, or figures, on the rows of a file, from labels asked for."""
+"""``calibrant certify``, ``estimate`` and ``review``: promises, figures and decisions, from labels asked for."""
 
 from __future__ import annotations
 
+import secrets
 import shlex
 import shutil
 import subprocess
+import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, cast
 
+from calibrant import serving
 from calibrant.calibration._asked import Metric
 from calibrant.calibration._estimates import Estimate as Estimated
 from calibrant.calibration._estimates import PileEstimate
 from calibrant.cli._commands import Certify, Estimate, PromiseOptions
-from calibrant.cli._tables import aligned, print_output
+from calibrant.cli._commands import Review as ReviewOptions
+from calibrant.cli._tables import aligned, print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._asked import (
@@ -209,3 +213,44 @@ def _cells(
         *(() if predicted is None else (predicted,)),
         f"{found.plain_labels:,}",
     )
+
+
+def review(options: ReviewOptions) -> None:
+    """Serve the page until Ctrl-C, then write the files and print what was decided."""
+    create_app = serving.create_review_app  # first, as it says which extra is missing
+    from calibrant.serving._server import serve_app
+
+    token = secrets.token_urlsafe(24)
+    with serving.Review.opened(options.source, options.out) as found:
+        if options.certify:
+            metric, label = metric_of(options)
+            found.certify(
+                target=options.target, delta=options.delta, metric=metric, label=label, budget=options.budget
+            )
+
+        def announce(address: str) -> None:
+            page = f"{address}/?token={token}"
+            line = f"{found.rows.name}: {len(found.rows):,} rows at {page}; the address opens once. Ctrl-C ends it."
+            print_output({}, [line], as_json=False)
+            if options.show and not webbrowser.open(page):
+                say("No browser was found: open that address in one.")
+
+        serve_app(create_app(found, token=token), port=options.port, on_ready=announce)
+        found.write()
+        print_output({}, _review_lines(found), as_json=False)
+
+
+def _review_lines(found: serving.Review) -> Iterator[str]:
+    """Yield the number of answers, the promise, and the commands that take the answers on."""
+    from calibrant.serving._review import REVIEWED
+
+    yield f"{found.n_answered:,} rows have an answer in {found.path}."
+    if (promise := found.promise()) is not None:
+        yield f"Certified: {promise['sentence']}" if promise["certified"] else promise["sentence"]
+        yield f"Why not more: {promise['reason']}"
+        if promise["used"]:
+            yield f"Files in {found.out}: {CERTIFICATE}, {DECIDED}; run the same command again to go on."
+    path = found.out / REVIEWED
+    yield f"{path} has every row with its final label. To learn from the answers, make a task of it:"
+    words = ["calibrant", "init", str(path), "--text-column", "input", "--label-column", "answer"]
+    yield f"  {shlex.join(words)}"

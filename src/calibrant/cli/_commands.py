@@ -457,7 +457,7 @@ class Certify(PromiseOptions):
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._review:review", example="calibrant review mine/labelled --certify")
+@command(app, "calibrant.cli._certify:review", example="calibrant review mine/labelled --certify")
 class Review(PromiseOptions):
     """Decide on rows in the browser: those to review, likely mislabelled, escalated, or asked for by a promise.
 
@@ -484,7 +484,7 @@ class Review(PromiseOptions):
     show: Annotated[bool, typer.Option("--open/--no-open")] = True
 
 
-@command(app, "calibrant.cli._distill:distill", example="calibrant distill mine/labelled --out mine/student")
+@command(app, "calibrant.cli._finished:distill", example="calibrant distill mine/labelled --out mine/student")
 class Distill:
     """Learn a student from a run, which answers the easy texts without the model, and measure what it may keep.
 

@@ -1,4 +1,4 @@
-"""Commands on finished runs: ``calibrant calibrate``, ``compare``, ``report`` and ``export``."""
+"""Commands on finished runs: ``calibrant calibrate``, ``distill``, ``compare``, ``report`` and ``export``."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ from calibrant.tuned._sources import kind_of_source
 from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
-    from calibrant.cli._commands import Calibrate, Compare, Export, Report
+    from calibrant.cli._commands import Calibrate, Compare, Distill, Export, Report
     from calibrant.evaluation._compare import RunComparison, RunDifference
     from calibrant.evaluation._learned import CalibrationResult, LearnedHead
     from calibrant.heads._linear import HeadEmbedding
     from calibrant.heads._tuned import Tuned
+    from calibrant.tuned._distilled import Distilled
 
 _HEAD_FIGURES: Final = {
     "log_loss": "log loss",
@@ -177,6 +178,48 @@ def _left_out(found: CalibrationResult) -> str:
     }
     named = ", ".join(f"{count:,} {why}" for why, count in counts.items() if count)
     return f" (left out: {named})" if named else ""
+
+
+def distill(options: Distill) -> None:
+    """Learn the student, write its files and print what it may keep."""
+    from calibrant.tuned._distilled import distill as distilled  # other commands learn no student
+
+    found = distilled(options.run, options.out, embeddings=options.embeddings)
+    print_output(found.to_record(), _student_lines(found), as_json=options.as_json)
+
+
+def _student_lines(found: Distilled) -> Iterator[str]:
+    from calibrant.tuned._distilled import DELTA, EPSILON
+
+    left_out = f" (left out: {found.left_out:,} without a text or a label)" if found.left_out else ""
+    yield (
+        f"{found.source}: a student ({found.head.title}) from {found.taught:,} rows, measured on {found.held_out:,} "
+        f"others{left_out}"
+    )
+    rows = [["", "student", "model"], ["says what the model says", with_interval(found.agreement), ""]]
+    if found.labelled:
+        accuracies = map(with_interval, (found.accuracy, found.model_accuracy))
+        rows.append([f"accuracy, {found.labelled:,} rows with a true label", *accuracies])
+    yield from aligned(rows)
+    if found.labelled < found.held_out:
+        yield f"On {found.held_out - found.labelled:,} rows the model's label stands in for the true one."
+    certified = found.certified
+    if certified.share_small > 0.0:
+        yield (
+            f"Certified: the student may answer {certified.share_small:.1%} of the texts, its surest ones; with "
+            f"probability {1 - DELTA:g}, at most {EPSILON:g} of the accuracy is lost against always asking the model."
+        )
+        plan = f"calibrant cascade plan {found.directory} {found.model_rows} --small-cost 0 --large-cost 1"
+        yield from ("To have it answer first:", f"  {plan} --out {found.directory}/plan")
+    else:
+        yield (
+            f"Nothing certified: these rows do not show that the student may answer any text at a loss of at most "
+            f"{EPSILON:g}. Label more texts with the model, or give it vectors (--embeddings)."
+        )
+    yield (
+        f"Files in {found.directory}: student.json (it holds words of the texts), {found.model_rows.name}, and the "
+        "student's answers to the held-out rows"
+    )
 
 
 def compare(options: Compare) -> None:

@@ -11,17 +11,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
-import pydantic
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import decoding_problem
 
 # Strict: neither true nor "0.5" is a number.
-Number: TypeAlias = Annotated[float, pydantic.Field(strict=True, allow_inf_nan=False)]
-Share: TypeAlias = Annotated[Number, pydantic.Field(ge=0, le=1)]
-Amount: TypeAlias = Annotated[Number, pydantic.Field(ge=0)]
-Count: TypeAlias = Annotated[int, pydantic.Field(strict=True, ge=0)]
+Number: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Share: TypeAlias = Annotated[Number, Field(ge=0, le=1)]
+Amount: TypeAlias = Annotated[Number, Field(ge=0)]
+Count: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
 
 Problem: TypeAlias = tuple[tuple[str | int, ...], str]
 """The key that is wrong, and what is wrong with it."""
@@ -39,10 +48,10 @@ SCORING_PARAMETERS = {
 }
 
 
-class Section(pydantic.BaseModel):
+class Section(BaseModel):
     """Table of a configuration file; an unknown key is an error."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +107,7 @@ def registered_names(known: Iterable[str]) -> str:
     return f"{', '.join(names)} or {last}"
 
 
-def known_name(known: Mapping[str, Any]) -> pydantic.BeforeValidator:
+def known_name(known: Mapping[str, Any]) -> BeforeValidator:
     """Return the validator of a key whose value is the name of a registered class."""
 
     def check(name: object) -> object:
@@ -106,7 +115,7 @@ def known_name(known: Mapping[str, Any]) -> pydantic.BeforeValidator:
             raise PydanticCustomError("name", f"Input should be {registered_names(known)}")
         return name
 
-    return pydantic.BeforeValidator(check)
+    return BeforeValidator(check)
 
 
 def read_text(path: Path, missing: str) -> str:
@@ -190,7 +199,7 @@ def wrong(message: str, remedy: str, **values: object) -> PydanticCustomError:
 
 def wrong_at(
     section: type[Section], problems: Sequence[tuple[tuple[str | int, ...], object, PydanticCustomError]]
-) -> pydantic.ValidationError:
+) -> ValidationError:
     """Return an error for the validator of a whole section to raise.
 
     Parameters
@@ -201,16 +210,16 @@ def wrong_at(
         Where in it each mistake is, what stands there, and what `wrong` says of it.
     """
     details = [InitErrorDetails(type=error, loc=loc, input=given) for loc, given, error in problems]
-    return pydantic.ValidationError.from_exception_data(section.__name__, details)
+    return ValidationError.from_exception_data(section.__name__, details)
 
 
-def describe_problem(problem: Mapping[str, Any], root: type[pydantic.BaseModel], *, prefix: str = "") -> str:
+def describe_problem(problem: Mapping[str, Any], root: type[BaseModel], *, prefix: str = "") -> str:
     """Return a message about a wrong key, with the remedy.
 
     Parameters
     ----------
     problem : mapping
-        One of the errors of a `pydantic.ValidationError`.
+        One of the errors of a `ValidationError`.
     root : type
         The validated class.
     prefix : str, optional
@@ -233,7 +242,7 @@ def describe_problem(problem: Mapping[str, Any], root: type[pydantic.BaseModel],
 
 def _section_in(annotation: object) -> Any:  # noqa: ANN401 (a type, or None)
     """Return the section class in a field's type, which may be optional or a union."""
-    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_section_in, get_args(annotation))), None)
 
@@ -305,14 +314,14 @@ class ModelSettings(Section):
     api_base: str | None = None
     space: Literal["masked", "raw"] | None = None
     scoring: Literal["auto", "fused", "verbalised", "exact", "decode", "sampled"] | None = None
-    tolerance: Annotated[float, pydantic.Field(ge=0, le=1)] | Literal["exact"] | None = None
-    samples: int | None = pydantic.Field(default=None, ge=2)
-    concurrency: int | None = pydantic.Field(default=None, ge=1)
-    options: dict[str, Any] = pydantic.Field(default_factory=dict)
+    tolerance: Annotated[float, Field(ge=0, le=1)] | Literal["exact"] | None = None
+    samples: int | None = Field(default=None, ge=2)
+    concurrency: int | None = Field(default=None, ge=1)
+    options: dict[str, Any] = Field(default_factory=dict)
 
-    @pydantic.field_validator("samples")
+    @field_validator("samples")
     @classmethod
-    def _check_samples(cls, samples: int | None, info: pydantic.ValidationInfo) -> int | None:
+    def _check_samples(cls, samples: int | None, info: ValidationInfo) -> int | None:
         if samples is not None and info.data.get("scoring") not in {"sampled", "fused", "auto"}:
             wanted = "Input should come with scoring 'auto' or 'fused', or with scoring = 'sampled'"
             raise wrong(wanted, "add it, or leave samples out")
@@ -341,14 +350,14 @@ class ScoringSettings(Section):
     """
 
     strategy: Literal["linear", "threshold", "sigmoid", "brier", "log"] = "linear"
-    high: float = pydantic.Field(default=0.99, gt=0, le=1)
-    low: float = pydantic.Field(default=0.90, gt=0, le=1, validate_default=True)
-    parameters: dict[str, float] = pydantic.Field(default_factory=dict)
+    high: float = Field(default=0.99, gt=0, le=1)
+    low: float = Field(default=0.90, gt=0, le=1, validate_default=True)
+    parameters: dict[str, float] = Field(default_factory=dict)
     thresholds: Literal["auto"] | None = None
 
-    @pydantic.field_validator("low")
+    @field_validator("low")
     @classmethod
-    def _check_low(cls, low: float, info: pydantic.ValidationInfo) -> float:
+    def _check_low(cls, low: float, info: ValidationInfo) -> float:
         high = info.data.get("high")
         if high is not None and low > high:
             raise wrong("Input should be at most high = {high}", "lower low or raise high", high=high)
@@ -392,10 +401,10 @@ class DemonstrationSettings(Section):
     'tfidf'
     """
 
-    k: int = pydantic.Field(default=5, strict=True, ge=1)
+    k: int = Field(default=5, strict=True, ge=1)
     retriever: Literal["tfidf", "model2vec"] = "tfidf"
     balance: Literal["nearest", "balanced"] = "nearest"
-    seed: int = pydantic.Field(default=0, strict=True, ge=0)
+    seed: int = Field(default=0, strict=True, ge=0)
 
     @classmethod
     def of(cls, values: object) -> Self:
@@ -408,7 +417,7 @@ class DemonstrationSettings(Section):
         """
         try:
             return cls.model_validate(values)
-        except pydantic.ValidationError as error:
+        except ValidationError as error:
             problems = " ".join(
                 describe_problem(dict(item), cls, prefix="demonstrations.") for item in error.errors()
             )
@@ -459,4 +468,4 @@ class HeadSettings(Section):
 
     file: Path | None = None
     fit: Literal["auto", "off"] = "auto"
-    embeddings: Annotated[str, pydantic.StringConstraints(min_length=1)] | Literal[False] | None = None
+    embeddings: Annotated[str, StringConstraints(min_length=1)] | Literal[False] | None = None

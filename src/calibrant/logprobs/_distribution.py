@@ -43,12 +43,12 @@ meets at the same node: escaped or not, cut inside a character or inside an esca
 from __future__ import annotations
 
 import json
-import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from math import exp, fsum, log
 from os.path import commonprefix
 from typing import Final, NamedTuple
 
@@ -335,7 +335,7 @@ def _closing_logprob(aligned: AlignedField, trie: LabelTrie, content: StringStat
         if data and (state := trie.step(content, data)[0]) is not None and state.closed
     ]
     peak = max(closing)  # the emitted token is one of them
-    closed = peak + math.log(math.fsum(math.exp(logprob - peak) for logprob in closing))
+    closed = peak + log(fsum(exp(logprob - peak) for logprob in closing))
     return min(0.0, closed) + sum(checked_logprob(token.logprob) for token in empty)
 
 
@@ -386,9 +386,9 @@ def opening_masses(response: object, labels: Sequence[str] | LabelSet, field_pat
     for data, logprob in listed.items():
         state, fit = follow(data) if data else (None, ())
         if fit:
-            legal += math.exp(logprob)
+            legal += exp(logprob)
         elif state is not None or not structured:
-            illegal += math.exp(logprob)
+            illegal += exp(logprob)
     return OpeningMasses(legal=min(1.0, legal), illegal=min(1.0, illegal), listed=len(listed))
 
 
@@ -437,13 +437,13 @@ class _BranchMasses:
 
     def label_mass(self) -> float:
         """Return the total mass of the branches that fit exactly one label, in [0, 1]."""
-        masses = [math.exp(mass) for fit, mass in self.branches if len(fit) == 1]
-        return min(1.0, math.fsum(masses))
+        masses = [exp(mass) for fit, mass in self.branches if len(fit) == 1]
+        return min(1.0, fsum(masses))
 
     def unresolved(self) -> float:
         """Return the mass that may belong to labels but cannot be assigned to one, in [0, 1]."""
-        shared = math.fsum([math.exp(mass) for fit, mass in self.branches if len(fit) > 1])
-        bounded = math.fsum([len(fit) * math.exp(mass) for fit, mass in self.bounds])
+        shared = fsum([exp(mass) for fit, mass in self.branches if len(fit) > 1])
+        bounded = fsum([len(fit) * exp(mass) for fit, mass in self.bounds])
         return min(1.0, shared + bounded)
 
     def shared(self, names: Sequence[str]) -> tuple[tuple[tuple[str, ...], float], ...]:
@@ -452,11 +452,11 @@ class _BranchMasses:
             return ()
         groups: dict[tuple[int, ...], float] = {}
         peak = self.peak()
-        total = math.fsum(math.exp(mass - peak) for _, mass in self.branches)
-        total += math.fsum(len(fit) * math.exp(mass - peak) for fit, mass in self.bounds)
+        total = fsum(exp(mass - peak) for _, mass in self.branches)
+        total += fsum(len(fit) * exp(mass - peak) for fit, mass in self.bounds)
         for fit, mass in self.branches:
             if len(fit) > 1:
-                share = math.exp(mass - peak) / total
+                share = exp(mass - peak) / total
                 groups[tuple(fit)] = groups.get(tuple(fit), 0.0) + share
         found = sorted(groups.items(), key=lambda group: -group[1])
         return tuple((tuple(names[place] for place in fit), share) for fit, share in found)
@@ -469,12 +469,12 @@ class _BranchMasses:
         measured = [False] * n_labels
         own_first = sorted(self.branches, key=lambda branch: len(branch[0]) > 1)
         for fit, mass in own_first:
-            share = math.exp(mass - peak) / len(fit)
+            share = exp(mass - peak) / len(fit)
             for label in fit:
                 weights[label] += share
                 measured[label] = measured[label] or len(fit) == 1
         for fit, mass in self.bounds:
-            bound = math.exp(mass - peak)
+            bound = exp(mass - peak)
             for label in fit:
                 # The measured mass at the opening quote may be smaller than the bound of a later node.
                 measured[label] = measured[label] and weights[label] >= bound
@@ -490,11 +490,11 @@ def log_normalise(weights: list[float]) -> Floats:
 
 
 def _log_shares(weights: list[float]) -> Floats:
-    total = math.fsum(weights)
+    total = fsum(weights)
     if total <= 0:
-        return np.full(len(weights), -math.log(len(weights)))
+        return np.full(len(weights), -log(len(weights)))
     if len(weights) <= _FEW and min(weights) >= FLOOR * total:
-        return np.array([math.log(weight / total) for weight in weights], dtype=np.float64)
+        return np.array([log(weight / total) for weight in weights], dtype=np.float64)
     probabilities = np.array(weights, dtype=np.float64) / total
     if min(weights) < FLOOR * total:
         low = probabilities < FLOOR
@@ -541,7 +541,7 @@ def _read_opening(token: Token, follow: _Follow, masses: _BranchMasses) -> float
         return 0.0
     opening = [emitted, *(logprob for _, logprob in reaching)]
     peak = max(opening)
-    opened = peak + math.log(math.fsum(math.exp(logprob - peak) for logprob in opening))
+    opened = peak + log(fsum(exp(logprob - peak) for logprob in opening))
     masses.branches += [(fit, logprob - opened) for fit, logprob in reaching if fit]
     return emitted - opened
 
@@ -581,9 +581,9 @@ def least_bound(token: Token, listed: dict[bytes, float], n_unseen: int = 1) -> 
     """Return the logarithm of an upper bound on the probability of each unreported continuation."""
     others = [logprob for data, logprob in listed.items() if data != token.data]
     least = min(others) if others else listed[token.data] if token.top else 0.0
-    rest = 1.0 - math.fsum(math.exp(logprob) for logprob in listed.values())
-    bound = min(math.exp(least), rest / n_unseen)
-    return math.log(bound) if bound > 0 else IMPOSSIBLE
+    rest = 1.0 - fsum(exp(logprob) for logprob in listed.values())
+    bound = min(exp(least), rest / n_unseen)
+    return log(bound) if bound > 0 else IMPOSSIBLE
 
 
 def whole_label_distribution(
@@ -605,13 +605,13 @@ def whole_label_distribution(
     """
     names = LabelSet.of(labels).labels
     top = max(logprobs)
-    shares = [math.exp(logprob - top) for logprob in logprobs]
+    shares = [exp(logprob - top) for logprob in logprobs]
     return LabelDistribution(
         labels=names,
         logprobs=log_normalise(shares),
         measured=np.ones(len(names), dtype=np.bool_),
         joint_logprob=top,
-        label_mass=min(1.0, math.exp(top) * math.fsum(shares)),
+        label_mass=min(1.0, exp(top) * fsum(shares)),
         unresolved_mass=0.0,
         space=LogprobSpace.EXACT,
         emitted=names[logprobs.index(top)],

@@ -47,9 +47,9 @@ denominator above, and ``q_j`` of a label not in the answer by at most the sum o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, fsum, inf, isfinite, log, log1p
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -123,7 +123,7 @@ class SetEvidence:
         inside = min(max(float(self.probabilities[place]), FLOOR), 1.0 - FLOOR)
         return LabelDistribution(
             labels=values,
-            logprobs=read_only([math.log1p(-inside), math.log(inside)]),
+            logprobs=read_only([log1p(-inside), log(inside)]),
             measured=_KNOWN if self.measured[place] else _UNKNOWN,
             joint_logprob=None,
             label_mass=self.label_mass,
@@ -255,7 +255,7 @@ def _decision_at(aligned: AlignedField, at: int, more: bytes, *, space: bytes) -
             if side == b" " and data != token.data:
                 side = space
             if side in masses:
-                masses[side] += math.exp(path + logprob)
+                masses[side] += exp(path + logprob)
         if _side(token.data, before).strip():
             return _decision_of(masses[more], masses[_ENDS], path + least_bound(token, listed), token=index)
         path += listed[token.data]
@@ -266,10 +266,10 @@ def _decision_of(goes_on: float, ends: float, bound: float, *, token: int) -> _D
     """Normalise the probabilities to continue and to end, with exp(`bound`) for an unreported one."""
     mass = goes_on + ends
     assumed = False
-    if not (goes_on and ends) and math.exp(bound) > 0.0:
+    if not (goes_on and ends) and exp(bound) > 0.0:
         assumed = True
-        goes_on = goes_on or math.exp(bound)
-        ends = ends or math.exp(bound)
+        goes_on = goes_on or exp(bound)
+        ends = ends or exp(bound)
     whole = goes_on + ends
     if whole <= _FLOOR:  # neither side has any mass, so that no ratio can be formed
         return _Decision(0.5, 0.5, assumed=True, mass=0.0, token=token)
@@ -328,7 +328,7 @@ class ArrayPlace:
         """Most probable new label; None if it is more probable that no new label comes."""
         moves = self.moves
         best = int(moves.argmax())
-        if moves[best] > 1.0 - math.fsum(moves):
+        if moves[best] > 1.0 - fsum(moves):
             return self.labels.labels[best]
         return None
 
@@ -374,10 +374,10 @@ def read_place(
             if (side := space if side == b" " else side) in masses:
                 masses[side] += float(np.exp(path + logprobs.at(side_tokens)).sum())
         written = np.array(tokens[place : place + 1], dtype=np.int64)
-        path += math.fsum(logprobs.at(written))
-    if not math.isfinite(math.fsum(masses.values())):
+        path += fsum(logprobs.at(written))
+    if not isfinite(fsum(masses.values())):
         raise LogprobsUnavailableError("The log-probabilities are not numbers.")
-    decision = _decision_of(masses[more], masses[_ENDS], -math.inf, token=len(tokens))
+    decision = _decision_of(masses[more], masses[_ENDS], -inf, token=len(tokens))
     return ArrayPlace(given=tuple(given), ends=decision.ends, mass=decision.mass, labels=labels)
 
 
@@ -411,7 +411,7 @@ def set_of_places(labels: Sequence[str], places: Sequence[ArrayPlace]) -> SetEvi
     for step, place in enumerate(places):
         steps.moves[step] = place.moves
         steps.read[step] = place.labels.measured
-        steps.ends[step] = 1.0 - math.fsum(place.moves)
+        steps.ends[step] = 1.0 - fsum(place.moves)
         steps.assumed[step] = place.assumed
     errors = [(1.0 - place.ends) * (place.labels.error_bound or 0.0) for place in places]
     legal = [place.ends + (1.0 - place.ends) * place.labels.label_mass for place in places]
@@ -467,7 +467,7 @@ class _Steps:
         read = np.where(self.read, self.moves, 0.0)
         unresolved = probabilities - (1.0 - np.prod(1.0 - read, axis=0))
         measured = unresolved <= 0.5 * probabilities
-        bounds = None if errors is None else np.full(len(self._labels), math.fsum(errors))
+        bounds = None if errors is None else np.full(len(self._labels), fsum(errors))
         for place in set(self._given):
             step = self._given.index(place)
             # The masses for this label at the step that gave it and against it, and the assumed part of the latter.

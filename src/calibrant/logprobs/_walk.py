@@ -60,9 +60,9 @@ as the survival so far (mass at the ends of labels over mass read), spread evenl
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import exp, fsum, log
 from os.path import commonprefix
 from typing import Final
 
@@ -216,9 +216,9 @@ class LabelWalk:
             except UnicodeDecodeError:
                 left += node.mass
         # The tolerance bounds the open mass as a share of itself plus the mass read to the end.
-        complete = math.fsum(self._complete.values())
+        complete = fsum(self._complete.values())
         survival = self._survival()
-        rest = left + math.fsum(masses.values())
+        rest = left + fsum(masses.values())
         texts = [
             text
             for text, mass in escaped.items()
@@ -280,7 +280,7 @@ class LabelWalk:
         listed = 0.0
         least = 1.0
         for data, logprob in tokens:
-            probability = math.exp(checked_logprob(logprob))
+            probability = exp(checked_logprob(logprob))
             listed += probability
             least = min(least, probability)
             # A token without bytes is a special one: it leads to no label.
@@ -325,11 +325,11 @@ class LabelWalk:
     def _survival(self) -> float:
         """Return the share of the visited mass that reached the end of a label, in [0, 1]."""
         root = self._visited.get(b"")
-        complete = math.fsum(self._complete.values())
+        complete = fsum(self._complete.values())
         if root is None or complete <= 0.0:
             return 1.0
-        entered = math.fsum(branch.probability for branch in root.branches)
-        read = entered - math.fsum(node.mass for node in self._open.values())
+        entered = fsum(branch.probability for branch in root.branches)
+        read = entered - fsum(node.mass for node in self._open.values())
         return min(1.0, complete / read) if read > 0.0 else 1.0
 
     def distribution(self) -> LabelDistribution:
@@ -355,18 +355,18 @@ class LabelWalk:
                 measured[node.fit[0]] = True
             else:
                 undivided += survival * node.mass
-        label_mass = math.fsum(weights)
+        label_mass = fsum(weights)
         best = max(range(len(weights)), key=weights.__getitem__)
         top = weights[best]
         for label, bound in self._bounds.items():
             weights[label] = weights[label] or bound
-        open_mass = math.fsum(node.mass for node in self._open.values()) + self._unlisted
-        reachable = math.fsum(self._complete.values()) + open_mass
+        open_mass = fsum(node.mass for node in self._open.values()) + self._unlisted
+        reachable = fsum(self._complete.values()) + open_mass
         return LabelDistribution(
             labels=self._labels,
             logprobs=log_normalise(weights),
             measured=np.array(measured, dtype=np.bool_),
-            joint_logprob=math.log(top) if top > 0 else None,
+            joint_logprob=log(top) if top > 0 else None,
             label_mass=min(1.0, label_mass),
             unresolved_mass=min(1.0, undivided + self._unlisted),
             space=LogprobSpace.EXACT,
@@ -513,7 +513,7 @@ class TokenWalk:
             return [0, *self._at_once]
         complete = float(self._complete.sum())
         masses = sorted((mass, node) for node, mass in self._open.items())
-        rest = math.fsum(mass * self._survival(node) for mass, node in masses)
+        rest = fsum(mass * self._survival(node) for mass, node in masses)
         left = 0.0
         heavy = []
         # The tolerance bounds the open mass as a share of itself plus the mass read to the end.
@@ -576,7 +576,7 @@ class TokenWalk:
         """Return the expected share of an unvisited node's mass that ends in some label, in [0, 1]."""
         if self._expected is not None:
             return float(self._expected[node].sum())
-        read = self._entered - math.fsum(self._open.values())
+        read = self._entered - fsum(self._open.values())
         complete = float(self._complete.sum())
         return min(1.0, complete / read) if complete > 0.0 and read > 0.0 else 1.0
 
@@ -617,16 +617,16 @@ class TokenWalk:
                 undivided += mass * self._survival(node)
         best = int(weights.argmax())
         top = float(weights[best])
-        total = math.fsum(weights)
-        left = math.fsum(self._open.values())
+        total = fsum(weights)
+        left = fsum(self._open.values())
         error_bound = 1.0
         if total > 0.0:
-            error_bound = min(1.0, left / (math.fsum(self._complete) + left))
+            error_bound = min(1.0, left / (fsum(self._complete) + left))
         return LabelDistribution(
             labels=tuple(labels),
             logprobs=log_normalise(weights.tolist()),
             measured=measured,
-            joint_logprob=math.log(top) if top > 0.0 else None,
+            joint_logprob=log(top) if top > 0.0 else None,
             label_mass=min(1.0, total),
             unresolved_mass=min(1.0, undivided),
             space=LogprobSpace.EXACT,
