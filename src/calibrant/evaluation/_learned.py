@@ -59,9 +59,7 @@ _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
 # difference on 5,000 rows is about 0.02 wide.
 _LEARNED: Final = 10_000
 _JUDGED: Final = 5_000
-_READ: Final = (
-    1_000  # whose vectors a baseline learns from: the embedded engine takes a fifth of a second for each
-)
+_READ: Final = 1_000  # whose vectors a baseline learns from: the embedded engine gives five a second
 _CHARACTERS: Final = 500  # of a row, on average
 _SEED: Final = 0
 _Raw = TypeVar("_Raw")

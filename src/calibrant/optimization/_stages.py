@@ -438,9 +438,8 @@ class FinalStage(SearchStage):
         if directory is not None and (directory / CALIBRATION).exists():
             return _own_calibration(directory, saved.fingerprint)
         if directory is not None:
-            saved = replace(
-                saved, path=directory / PREDICTIONS
-            )  # so that the ledger has a copy beside the run
+            # So that the ledger has a copy beside the run.
+            saved = replace(saved, path=directory / PREDICTIONS)
         try:
             calibration = calibrate_search(saved, certificate)
         except DataError:  # too few rows teach nothing
