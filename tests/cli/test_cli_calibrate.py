@@ -237,6 +237,16 @@ def test_certificates_of_other_predictions_are_not_replaced(tmp_path: Path) -> N
     assert promised(tmp_path / "out") == first
 
 
+def test_what_could_not_be_certified_stays_said(tmp_path: Path) -> None:
+    """A target that these rows did not bear stays written down without another one; other rows begin anew."""
+    path, out = write_rows(tmp_path / "p.jsonl", rows(400)), tmp_path / "out"
+    done(run(path, "--target-accuracy", 0.999, "--out", out))
+    done(run(path, "--out", out))
+    assert json.loads((out / "calibration.json").read_text())["certification"]["target_accuracy"] == 0.999
+    done(run(write_rows(tmp_path / "other.jsonl", rows(400, seed=1)), "--out", out))
+    assert json.loads((out / "calibration.json").read_text())["certification"] is None
+
+
 def test_suggestions_say_that_they_promise_nothing(tmp_path: Path) -> None:
     """Without a certificate the output says that no answer is accepted, and how to certify one."""
     result = done(run(write_rows(tmp_path / "p.jsonl", rows(200)), "--out", tmp_path))

@@ -260,13 +260,15 @@ def _zeph_providers(entries: object, reader: _Reader) -> Iterator[JsonObject]:
 def _check_provider(entry: Mapping[str, Any], place: _Location, reader: _Reader) -> None:
     """Record the values of a provider's entry that are of the wrong type."""
     kind = entry.get("type")
-    embed = entry.get("embed", False)
-    embedding_model = entry.get("embedding_model", "")
     for key, legal, expected in (
         ("type", isinstance(kind, str) and kind in _PREFIXES, f"one of {', '.join(_PREFIXES)}"),
         ("model", isinstance(entry.get("model"), str), "the name of a model"),
-        ("embed", isinstance(embed, bool), "true or false"),
-        ("embedding_model", isinstance(embedding_model, str), "the name of a model of embeddings"),
+        ("embed", isinstance(entry.get("embed", False), bool), "true or false"),
+        (
+            "embedding_model",
+            isinstance(entry.get("embedding_model", ""), str),
+            "the name of a model of embeddings",
+        ),
     ):
         if not legal:
             reader.note((*place, key), f"{key}: expected {expected}, got {entry.get(key)!r:.80}.")

@@ -160,9 +160,8 @@ class GroupChecks:
     groups: TextGroups
     together: GroupCount = field(default_factory=GroupCount)
     apart: GroupCount = field(default_factory=GroupCount)
-    _first: dict[int, tuple[int, str, int]] = field(
-        default_factory=dict
-    )  # line, label, text's hash, by group's key
+    # Line, label and hash of the text, by key of the group.
+    _first: dict[int, tuple[int, str, int]] = field(default_factory=dict)
     _differing: dict[int, tuple[int, int]] = field(default_factory=dict)  # lines by key of the group
 
     def add(self, line: int, text: str, answer: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -52,7 +53,7 @@ class KeepRule:
     key: str = DEFAULT_KEY
 
     def __post_init__(self) -> None:
-        is_rising = all(a < b for a, b in zip(self.edges, self.edges[1:], strict=False))
+        is_rising = all(a < b for a, b in pairwise(self.edges))
         is_finite = all(map(math.isfinite, self.edges))
         if len(self.keeps) != len(self.edges) + 1 or not is_rising or not is_finite:
             raise ConfigurationError(
@@ -230,7 +231,8 @@ class KeepPolicy:
     calibrated: bool = False
 
     def __post_init__(self) -> None:
-        if not self.members or len(set(self.members)) < len(self.members) or min(self.members) < 0:
+        distinct = set(self.members)
+        if not distinct or len(distinct) < len(self.members) or min(distinct) < 0:
             raise ConfigurationError(f"Expected one or more different models, from 0, got {self.members!r}.")
         if len(self.rules) != len(self.members) - 1:
             raise ConfigurationError(

@@ -58,9 +58,8 @@ class AnswerFile:
     path: Path
     answers: dict[int, str] = field(default_factory=dict)
     _texts: dict[int, str] = field(default_factory=dict, repr=False)  # so that no text is looked for twice
-    _lines: dict[tuple[int, str], str] = field(
-        default_factory=dict, repr=False
-    )  # so that none is encoded twice
+    # So that no line is encoded twice.
+    _lines: dict[tuple[int, str], str] = field(default_factory=dict, repr=False)
     _tasks: dict[int, Task] = field(default_factory=dict, repr=False)
 
     @classmethod

@@ -68,7 +68,8 @@ class Dataset:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        _check_limit(self.limit)
+        if self.limit is not None and self.limit < 1:
+            raise ConfigurationError(f"Expected a limit of at least 1 row, got {self.limit}.")
 
     def __iter__(self) -> Iterator[Example]:
         path = self.source.path
@@ -145,7 +146,8 @@ class UnlabelledFile(UnlabelledTexts):
         limit: int | None = None,
     ) -> None:
         super().__init__()
-        _check_limit(limit)
+        if limit is not None and limit < 1:
+            raise ConfigurationError(f"Expected a limit of at least 1 row, got {limit}.")
         self.path = path
         self.text = text
         self.csv = columns.csv
@@ -190,11 +192,6 @@ class UnlabelledFile(UnlabelledTexts):
             context=context or None,
             row_id=row_id_of(row, self._row_id),
         )
-
-
-def _check_limit(limit: int | None) -> None:
-    if limit is not None and limit < 1:
-        raise ConfigurationError(f"Expected a limit of at least 1 row, got {limit}.")
 
 
 def _with_answer(example: Example, answer: str) -> Example:

@@ -59,9 +59,7 @@ _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
 # difference on 5,000 rows is about 0.02 wide.
 _LEARNED: Final = 10_000
 _JUDGED: Final = 5_000
-_READ: Final = (
-    1_000  # whose vectors a baseline learns from: the embedded engine takes a fifth of a second for each
-)
+_READ: Final = 1_000  # whose vectors a baseline learns from: the embedded engine gives five a second
 _CHARACTERS: Final = 500  # of a row, on average
 _SEED: Final = 0
 _Raw = TypeVar("_Raw")
@@ -203,13 +201,12 @@ class CalibrationResult:
         if record is None or (certified is not None and certified.threshold is not None):
             return replace(self, kept=None)
         earlier = certificate_from_record(record["certification"])
-        if earlier.threshold is None and certified is not None:
-            return replace(self, kept=None)
         own = None if self.fingerprint is None else self.fingerprint.to_record()
-        if record["fingerprint"] == own and (own is not None or record["source"] == self.source):
-            return replace(self, kept=earlier)
-        if earlier.threshold is None:
+        is_same = record["fingerprint"] == own and (own is not None or record["source"] == self.source)
+        if earlier.threshold is None and (certified is not None or not is_same):
             return replace(self, kept=None)
+        if is_same:
+            return replace(self, kept=earlier)
         raise StateError(
             f"{out}: holds a certificate of other predictions ({record['source']}), which only a certificate may "
             "replace: choose another directory, or a target accuracy that these rows bear."

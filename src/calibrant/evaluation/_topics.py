@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 _BATCH: Final = 2048  # permutations at once
 _FEWEST: Final = 10_000
 _MOST: Final = 1 << 22  # half a minute: reached by files that drift after about a thousand others
-_FURTHER: Final = (
-    3  # permutations further apart that a p-value at the level may have: more would hardly find more
-)
+_FURTHER: Final = 3  # permutations further apart that a p-value at the level may have
 _SHOWN: Final = 100  # permutations further apart that tell a p-value well enough
 _ROUNDING: Final = 1e-5  # relative
 

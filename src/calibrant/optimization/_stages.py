@@ -226,10 +226,8 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
     tested = {normalise_label(row.input) for row in task.test}
     validation = [row for row in task.validation if normalise_label(row.input) not in tested]
     held_out = tested | {normalise_label(row.input) for row in validation}
-    for row in task.train:
-        if row.input not in shown and normalise_label(row.input) not in held_out:
-            validation.append(row)  # noqa: PERF401  (two conditions)
-    return validation
+    others = [row for row in task.train if normalise_label(row.input) not in held_out]
+    return validation + [row for row in others if row.input not in shown]
 
 
 def _features_of(rows: Sequence[Example], predictions: Sequence[Prediction]) -> dict[str, ArrayLike]:
@@ -440,9 +438,8 @@ class FinalStage(SearchStage):
         if directory is not None and (directory / CALIBRATION).exists():
             return _own_calibration(directory, saved.fingerprint)
         if directory is not None:
-            saved = replace(
-                saved, path=directory / PREDICTIONS
-            )  # so that the ledger has a copy beside the run
+            # So that the ledger has a copy beside the run.
+            saved = replace(saved, path=directory / PREDICTIONS)
         try:
             calibration = calibrate_search(saved, certificate)
         except DataError:  # too few rows teach nothing

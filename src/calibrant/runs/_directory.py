@@ -30,8 +30,9 @@ MANIFEST: Final = "run.json"
 PREDICTIONS: Final = "predictions.jsonl"
 METRICS: Final = "metrics.json"
 RESULT: Final = "result.json"
-CALIBRATION: Final = "calibration.json"
 """Result of a search, written when it ends."""
+
+CALIBRATION: Final = "calibration.json"
 
 BATCH: Final = "batch.json"
 """State of a job at a provider's batch interface."""

@@ -216,7 +216,8 @@ class Corners:
         if upper in {0, len(self)}:
             end = min(upper, len(self) - 1)
             return end, end, 0.0
-        share = (budget - self.cost[upper - 1]) / (self.cost[upper] - self.cost[upper - 1])
+        low = self.cost[upper - 1]
+        share = (budget - low) / (self.cost[upper] - low)
         return upper - 1, upper, float(share)
 
     def _check_point(self, point: int) -> int:
