@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._gate import PairedGate
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from gepa.proposer.base import CandidateProposal
 
 _Pair: TypeAlias = tuple[tuple[int, ...], frozenset[tuple[str, str]]]
+
+# The label prior of a prompt is a running mean: the same answers score otherwise by about 1e-16, in another order.
+_ROUNDING: Final = 1e-9
+
+
+def is_higher(score: float, other: float) -> bool:
+    """Return True if a score is higher than another by more than rounding."""
+    return score - other > _ROUNDING
 
 
 class PairedAcceptance:
@@ -81,7 +89,7 @@ class PairedAcceptance:
         for index, old, new in zip(indices, before, after, strict=True):
             if index not in seen:
                 seen.add(index)
-                gate = gate.plus(n=1, only_a=int(new < old), only_b=int(new > old))
+                gate = gate.plus(n=1, only_a=is_higher(old, new), only_b=is_higher(new, old))
         self._check_size(gate)
         self._gates[pair] = gate
         return gate.decision == "accepted"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from calibrant.adapters._acceptance import is_higher
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LABEL_DESCRIPTIONS, LabelSet, label_list, normalise_label
 from calibrant.core._task import Task
@@ -187,7 +188,7 @@ class NewAndBetter:
             return False
         before = proposal.subsample_scores_before or []
         after = proposal.subsample_scores_after or []
-        return bool(sum(after) > sum(before))
+        return is_higher(math.fsum(after), math.fsum(before))
 
 
 class NoCopies(NewAndBetter):
