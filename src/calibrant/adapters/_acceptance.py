@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._gate import PairedGate
+from calibrant.scoring import is_higher
 
 if TYPE_CHECKING:
     from gepa.core.state import GEPAState
     from gepa.proposer.base import CandidateProposal
 
 _Pair: TypeAlias = tuple[tuple[int, ...], frozenset[tuple[str, str]]]
-
-# The label prior of a prompt is a running mean: the same answers score otherwise by about 1e-16, in another order.
-_ROUNDING: Final = 1e-9
-
-
-def is_higher(score: float, other: float) -> bool:
-    """Return True if a score is higher than another by more than rounding."""
-    return score - other > _ROUNDING
 
 
 class PairedAcceptance:
