@@ -16,6 +16,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -60,6 +61,7 @@ _NOT_FIGURES: Final = frozenset(
     }
 )
 _NOT_SETTINGS: Final = frozenset({"schema_version", "response_format"})
+_OPTIONS: Final = "options"  # at the end of the names of what may hold credentials
 _CURVE: Final = ("score", "accuracy", "macro_f1", "log_loss", "credit")
 # MLflow's own seven retries of two minutes each would hold a finished run up for long.
 _PATIENCE: Final = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
@@ -70,7 +72,8 @@ def log_run(directory: str | Path) -> str:
 
     Parameters are settings; metrics are figures, those with an interval beside ``_low`` and ``_high``. A search is
     logged as curves over its prompts, by number: ``validation/...`` are the rows that chose, ``test/...`` those that
-    judge. Artefacts are the report and the bundle, which is an MLflow model; both may hold texts of rows.
+    judge. Artefacts are the report and the bundle, which is an MLflow model; both may hold texts of rows. Characters
+    that MLflow forbids in a name become ``_``; of names that are equal then, the later ones end in a number.
 
     Parameters
     ----------
@@ -255,13 +258,13 @@ class _Logged:
     def __init__(self, directory: Path) -> None:
         self.params: dict[str, str] = {"calibrant": version("calibrant")}
         self.metrics: list[tuple[str, float, int]] = []
+        self._names: dict[str, str] = {}
         kind = next((name for name in (RESULT, METRICS) if (directory / name).exists()), None)
         if kind is None:
             raise StateError(
                 f"{directory}: expected a finished run of evaluate or optimize, found neither {METRICS} nor {RESULT}."
             )
         manifest = read_run_record(directory / MANIFEST, remedy=_REMEDY)
-        manifest["options"] = without_secrets(manifest.get("options") or {})[0]
         self._settings("", {name: value for name, value in manifest.items() if name not in _NOT_SETTINGS})
         record = read_run_record(directory / kind, remedy=_REMEDY)
         self._settings(
@@ -289,9 +292,20 @@ class _Logged:
         """Add the settings of a record, nested ones with their path as name."""
         for name, value in record.items():
             if isinstance(value, Mapping):
-                self._settings(f"{prefix}{name}.", value)
+                public = without_secrets(value)[0] if name.endswith(_OPTIONS) else value
+                self._settings(f"{prefix}{name}.", public)
             elif isinstance(value, str | int | float):
-                self.params[_FORBIDDEN.sub("_", prefix + name)] = str(value)
+                self.params[self._allowed(prefix + name)] = str(value)
+
+    def _allowed(self, name: str) -> str:
+        """Return a name that servers take; of names that differ in other characters alone, the later get a number."""
+        if name not in self._names:
+            allowed, taken = _FORBIDDEN.sub("_", name), set(self._names.values())
+            numbered = (f"{allowed}_{number}" for number in count(2))
+            self._names[name] = (
+                allowed if allowed not in taken else next(n for n in numbered if n not in taken)
+            )
+        return self._names[name]
 
     def _figures(self, prefix: str, value: object, step: int = 0) -> None:
         """Add a figure, or those of a record, nested ones with their path as name."""
@@ -305,7 +319,7 @@ class _Logged:
                 if name not in _NOT_FIGURES:
                     self._figures(prefix if name == "interval" else path, part, step)
         elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            self.metrics.append((_FORBIDDEN.sub("_", prefix), float(value), step))
+            self.metrics.append((self._allowed(prefix), float(value), step))
 
     def _search(self, record: Mapping[str, Any]) -> None:
         """Add the curves of a search, and its figures: those of the rows that judge under ``test/``."""

@@ -37,6 +37,8 @@ _POSITIVE_TOLERANCE = 1e-6
 # few hundred rounded token log-probabilities is off by less, and no provider reports as finely.
 # It is a relative slack of 1e-12 on the probability, so exp(log(0.99)) counts as 0.99.
 _LOG_SLACK = 1e-12
+# The label prior of a prompt is a running mean: the same answers score otherwise by about 1e-16, in another order.
+_ROUNDING = 1e-9
 
 
 @runtime_checkable
@@ -373,6 +375,11 @@ class LogScoring(_ProperScoring):
 
 
 @lru_cache(maxsize=64)
+def is_higher(score: float, other: float) -> bool:
+    """Return True if a score is higher than another by more than rounding."""
+    return score - other > _ROUNDING
+
+
 def _columns(labels: tuple[str, ...]) -> dict[str, int]:
     return {normalise_label(label): column for column, label in enumerate(labels)}
 

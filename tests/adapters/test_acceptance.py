@@ -72,9 +72,13 @@ def test_a_minibatch_that_could_accept_nothing_is_refused() -> None:
 
 
 def test_scores_count_by_their_direction() -> None:
-    """A rise of the score counts as one win however small, and equal scores as nothing."""
-    rises = proposal([0.5] * 8 + [0.3] * 4, [0.51] * 8 + [0.3] * 4)
+    """A rise of the score counts as one win however small, and scores that are equal but for rounding as nothing."""
+    rises = proposal([0.5] * 8 + [0.3] * 4, [0.50001] * 8 + [0.3] * 4)
     assert PairedAcceptance().should_accept(rises, STATE)
+    rounded = proposal([0.1 + 0.2] * 8 + [0.5] * 4, [0.3] * 8 + [0.5 + 1e-15] * 4)
+    criterion = PairedAcceptance()
+    assert not criterion.should_accept(rounded, STATE)
+    assert "0 rose and 0 fell" in criterion.reject_reason(rounded, STATE)
     one_great_rise = proposal([0.0] + [0.5] * 11, [1.0] + [0.49] * 11)
     criterion = PairedAcceptance()
     assert not criterion.should_accept(one_great_rise, STATE)

@@ -167,6 +167,21 @@ def test_no_saved_answer_is_used(write_task: WriteTask, tmp_path: Path) -> None:
     assert "error: " in gone.stderr
 
 
+def test_the_server_may_have_moved(write_task: WriteTask, tmp_path: Path) -> None:
+    """--api-base asks the model at another address, and --task names the task of a run without a record of it."""
+    recorded = tmp_path / "run"
+    with FaultServer(["cat", "dog"]) as server:
+        task = write_task(test=animals(20), extra=SERVED.format(server.api_base))
+        done(command("evaluate")(task, "--out", recorded))
+    with FaultServer(["cat", "dog"]) as server:
+        there = ("--api-base", server.api_base)
+        assert "labels      0 of 10 changed" in done(run(recorded, "--anchors", 10, *there)).stdout
+        assert sum(server.counts.values()) >= 10
+        (recorded / "task.json").unlink()
+        assert "0 of 10" in done(run(recorded, "--anchors", 10, "--task", task, *there)).stdout
+        assert "Expected --api-base with --anchors alone" in refusal(run(recorded, recorded, *there))
+
+
 def test_rows_that_fail_are_left_out(recorded: Path, fake: Fake) -> None:
     """Anchors that fail today are counted apart; where hardly any is answered, nothing is concluded."""
 

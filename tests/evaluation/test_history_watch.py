@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -46,6 +49,29 @@ def drift() -> Drift:
         return drifted
 
     return compare
+
+
+def test_files_of_the_same_moment_have_numbers_of_their_own(calibrant_home: Path) -> None:
+    """Of many files that are compared with a history at once, no two have the same number."""
+    task = Task(name="animals", labels=["cat", "dog"], prompt="Which animal?")
+    asked = Fingerprint(prompt=task.prompt, model="small", space=LogprobSpace.MASKED, labels=task.labels)
+    history = PredictionHistory(rows=4, labels={"cat": 2, "dog": 2}, confidence=(0.5,) * 4)
+    tuned = Tuned(
+        tasks=(RecordedTask(task=task),), fingerprint=asked, measurements=Measurements(history=history)
+    )
+    together = Barrier(40)
+
+    def look(number: int) -> int:
+        watch = HistoryWatch(tuned, counts_files=True)
+        watch.decide_many([Prediction(label="cat", confidence=0.5 + number / 100)])
+        together.wait()
+        found = watch.drift()
+        return 0 if found is None else found.look
+
+    with ThreadPoolExecutor(together.parties) as threads:
+        looks = list(threads.map(look, range(together.parties)))
+    assert sorted(looks) == list(range(1, 41))
+    assert (calibrant_home / "drift.jsonl").read_text().count("\n") == 40
 
 
 def test_the_p_value_is_that_of_all_permutations(drift: Drift) -> None:

@@ -140,10 +140,11 @@ def test_the_verdict_follows_the_paired_interval(labelled: list[Example], given:
     ],
 )
 def test_a_head_on_text_alone_is_called_so(labelled: list[Example], said: str) -> None:
-    """Of a head that uses no answer of the model, the verdict says nothing of what the model adds."""
+    """A head that uses no answer of the model is a row of its own; the verdict says nothing of what the model adds."""
     judged = rows("new", *["cat", "dog"] * 20)
     given = [row.answer for row in judged]
     found = compare_with_baselines(judged, given, labelled, labels=LABELS, uses_model=False)
+    assert [score.name for score in found.scores] == ["head on the text alone", "majority", "TF-IDF"]
     assert found.verdict.startswith(said)
     assert "model" not in found.verdict
 

@@ -104,6 +104,25 @@ def test_a_search_with_nothing_new_to_ask_ends() -> None:
     assert result.accepted == 0
 
 
+def test_a_difference_by_rounding_is_no_improvement() -> None:
+    """A prompt under which every score is higher by 1e-12 alone is not accepted, one by 1e-3 is."""
+
+    def accepted(gain: float) -> int:
+        def answer(text: str, prompt: str) -> tuple[str, float]:
+            truth = next(label for label in LABELS if label.lower() in text)
+            return truth if truth != "Fuel" else "Rent", 0.8 + (gain if prompt == "Same." else 0.0)
+
+        return optimize(
+            make_task(),
+            model=client(answer),
+            proposer=lambda *_: {"system_prompt": "Same."},
+            max_metric_calls=80,
+        ).accepted
+
+    assert accepted(1e-12) == 0
+    assert accepted(1e-3) == 1
+
+
 def test_finished_run_is_repeated_without_a_single_call(tmp_path: Path) -> None:
     """A second run of a finished search makes no call, and gives the same result."""
     first = search(max_metric_calls=120, seed=5, out=tmp_path)

@@ -197,6 +197,21 @@ def test_undo_reaches_beyond_a_restart(source: Path) -> None:
         assert [second.undo(), second.undo(), second.undo()] == [2, 1, None]
 
 
+def test_undo_keeps_the_order_of_decisions_beyond_a_restart(source: Path) -> None:
+    """After a restart the last decision is taken back first, whichever row of the file it is about."""
+    with Review.opened(source) as first:
+        for row, answer in ((7, "dog"), (2, "cat"), (5, "cat"), (2, "owl"), (7, "cat"), (7, "owl")):
+            first.decide(row, answer)
+        assert first.undo() == 7
+    with Review.opened(source) as second:
+        assert second.answers() == {5: "cat", 2: "owl", 7: "cat"}
+        assert second.undo() == 7
+        second.decide(5, "dog")
+        assert second.undo() == 5
+    with Review.opened(source) as third:
+        assert [third.undo(), third.undo(), third.undo()] == [2, 5, None]
+
+
 def test_a_second_review_of_the_same_answers_is_refused(source: Path, tmp_path: Path) -> None:
     """The sentence names the file and the process; with another directory it is no harm."""
     with reviewed(source) as page:
@@ -314,6 +329,56 @@ def test_decisions_of_label_say_what_to_review(tmp_path: Path) -> None:
     with Review.opened(tmp_path / "labelled") as review:
         assert flagged(review)["review"] == {0, 2}
         assert review.columns()["row"] == [0, 1, 2, 3]
+
+
+def test_decisions_of_label_are_found_by_id(tmp_path: Path) -> None:
+    """In a file of labels that was sorted anew, decisions are those of the rows with the same id."""
+    (tmp_path / "labelled").mkdir()
+    rows = [row | {"id": row_id} for row, row_id in zip(rows_of(4), "kkmn", strict=True)]
+    write_rows(tmp_path / "labelled" / "predictions.jsonl", rows)
+    labels = "id,label,decision\nk,cat,review\nk,cat,accepted\nn,cat,review\nm,cat,accepted\n"
+    (tmp_path / "labelled" / "labels.csv").write_text(labels)
+    with Review.opened(tmp_path / "labelled") as review:
+        assert flagged(review)["review"] == {0, 3}
+
+
+def test_the_ids_of_a_labelled_file_are_in_the_tasks_column(
+    tmp_path: Path, write_task: WriteTask, use_model: UseModel, animals: FakeClient
+) -> None:
+    """The rows of a file that `label` wrote are known by the column that the task names."""
+    use_model(animals)
+    task = write_task()
+    named = '[data]\nid_column = "No."\n'
+    task.write_text(task.read_text().replace("[data]\n", named))
+    rows = [{"input": f"test {n} {('meow', 'woof')[n % 2]}", "No.": f"n{n}"} for n in range(4)]
+    out = tmp_path / "labelled"
+    done(command("label")(task, write_rows(tmp_path / "new.jsonl", rows), "--out", out, "--no-cache"))
+    (labels,) = out.glob("labels.*")
+    given = [json.loads(line) for line in labels.read_text().splitlines()]
+    for line in given:
+        line["decision"] = "review" if line["No."] == "n1" else "accepted"
+    write_rows(labels, reversed(given))
+    with Review.opened(out) as review:
+        assert flagged(review)["review"] == {1}
+
+
+def test_a_promise_decides_on_its_rows_and_label_on_the_others(tmp_path: Path) -> None:
+    """Decisions of `certify` stand before those of `label`; those of other rows, and of recall, do not count."""
+    source, out = tmp_path / "labelled", tmp_path / "out"
+    source.mkdir()
+    rows = rows_of(6)
+    write_rows(source / "predictions.jsonl", rows)
+    (source / "labels.csv").write_text("decision\n" + "review\n" * 4 + "accepted\n" * 2)
+    decided = {0: "accepted", 1: "answered", 2: "left out", 5: "review"}
+    lines = [f"{place},cat,{rows[place]['confidence']},{decision}" for place, decision in decided.items()]
+    head = "index,label,confidence,decision"
+    (source / "decisions.csv").write_text("\n".join([head, *lines, ""]))
+    with Review.opened(source) as review:
+        assert flagged(review)["review"] == {2, 3, 5}
+    out.mkdir()
+    (out / "decisions.csv").write_text(f"{head}\n3,cat,0.125,accepted\n4,cat,0.125,review\n")
+    with Review.opened(source, out) as review:
+        assert flagged(review)["review"] == {2, 3, 5}
 
 
 def test_wrong_labels_are_likely_where_the_model_is_sure(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fault_server import FaultServer
 from tracking_servers import fetched, free_port
 
 pytestmark = [pytest.mark.tracking, pytest.mark.timeout(600)]
@@ -68,6 +69,41 @@ def test_an_evaluation_is_tracked(run: Run, mlflow: str, task: Path, tmp_path: P
     assert found["metrics"]["accuracy_high"] == pytest.approx(record["accuracy"]["upper"])
     assert found["metrics"]["per_label/cat/precision"] == pytest.approx(1.0)
     assert found["files"] == {"report.html", "bundle"}
+
+
+def test_labels_of_equal_allowed_characters_stay_apart(run: Run, mlflow: str, task: Path) -> None:
+    """Figures of labels that differ in forbidden characters alone have a number at the end, in the labels' order."""
+    labels, folder = ["a!", "a?"], task.parent
+    for split in ("train", "validation", "test"):
+        rows = [{"input": f"{split} {n}", "answer": labels[n % 2]} for n in range(8)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with FaultServer(labels, lambda _text, _prompt: ("a!", 0.9)) as server:
+        lines = task.read_text().splitlines()
+        changed = {"labels": json.dumps(labels), "api_base": json.dumps(server.api_base)}
+        named = ((line, line.partition(" = ")[0]) for line in lines)
+        task.write_text(
+            "\n".join(f"{name} = {changed[name]}" if name in changed else line for line, name in named)
+        )
+        where = {"MLFLOW_TRACKING_URI": mlflow, "MLFLOW_EXPERIMENT_NAME": "apart"}
+        run("evaluate", task, "--out", folder / "out", "--no-cache", "--track", "mlflow", **where)
+    metrics = tracked(mlflow, "apart")["metrics"]
+    assert metrics["per_label/a_/recall"] == pytest.approx(1.0)
+    assert metrics["per_label/a_/recall_2"] == pytest.approx(0.0)
+
+
+def test_credentials_in_any_options_stay_here(run: Run, mlflow: str, task: Path, tmp_path: Path) -> None:
+    """Of options anywhere in the record of a run only those that hold no credentials are parameters."""
+    out = tmp_path / "options"
+    run("evaluate", task, "--out", out, "--no-cache")
+    record = json.loads((out / "run.json").read_text())
+    record["method"]["options"] = {"api_key": "sk-inside", "top_p": 0.5}
+    record["verifier_options"] = {"extra_headers": {"Authorization": "sk-header"}, "max_tokens": 7}
+    (out / "run.json").write_text(json.dumps(record))
+    where = {"MLFLOW_TRACKING_URI": mlflow, "MLFLOW_EXPERIMENT_NAME": "options"}
+    run("report", out, "--track", "mlflow", **where)
+    params = tracked(mlflow, "options")["params"]
+    assert (params["method.options.top_p"], params["verifier_options.max_tokens"]) == ("0.5", "7")
+    assert "sk-" not in json.dumps(params)
 
 
 def test_a_search_is_tracked_as_curves(run: Run, mlflow: str, task: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.metrics._gate import PairedGate
+from calibrant.scoring import is_higher
 
 if TYPE_CHECKING:
     from gepa.core.state import GEPAState
@@ -81,7 +82,7 @@ class PairedAcceptance:
         for index, old, new in zip(indices, before, after, strict=True):
             if index not in seen:
                 seen.add(index)
-                gate = gate.plus(n=1, only_a=int(new < old), only_b=int(new > old))
+                gate = gate.plus(n=1, only_a=is_higher(old, new), only_b=is_higher(new, old))
         self._check_size(gate)
         self._gates[pair] = gate
         return gate.decision == "accepted"

@@ -11,14 +11,13 @@ from calibrant.cli._commands import Compare
 from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._rows import TextWithContext
 from calibrant.evaluation._anchors import (
     NOISE,
     STILL,
     Anchor,
     AnchorComparison,
+    ask_anchors,
     choose_anchors,
-    compare_anchors,
 )
 from calibrant.inference._base import BasePredictor
 from calibrant.metrics._remarks import dollars
@@ -31,7 +30,7 @@ _SHOWN: Final = 5  # rows whose label changed
 _TEXT: Final = 60  # characters of their texts
 
 
-def ask_anchors(options: Compare, count: int) -> None:
+def anchors(options: Compare, count: int) -> None:
     """Ask rows of a run anew, print the comparison, and exit with 3 if its model answers otherwise."""
     if len(options.runs) > 1 or options.gate or options.require_better:
         raise ConfigurationError(
@@ -45,11 +44,11 @@ def ask_anchors(options: Compare, count: int) -> None:
         )
     rows = SavedRows.load(run)
     chosen = choose_anchors(rows, count)
+    place = {} if options.api_base is None else {"api_base": options.api_base}
     # No cache and no journal: what was answered before is what today's answers are compared with.
-    with contextlib.closing(open_tuned(from_run(run))) as classifier:
+    with contextlib.closing(open_tuned(from_run(run, task=options.task), options=place)) as classifier:
         say(_announcement(rows, chosen, classifier))
-        texts = [TextWithContext(row.input or "", row.values.get("context")) for row in chosen]
-        found = compare_anchors(rows, chosen, classifier.classify_many(texts))
+        found = ask_anchors(rows, classifier, count=count)
     if kept is not None:
         make_folder(kept.parent)
         write_json(kept, found.to_record())

@@ -345,6 +345,10 @@ class Compare:
         the model behind the name answers otherwise than it did. It is called for each row, and no cache is used.
     out
         For --anchors: directory for the answers, anchors.json.
+    task : TASK.toml
+        For --anchors: the task that was run; for runs without a task.json.
+    api_base : URL
+        For --anchors: address of the model's server, instead of the run's.
     """
 
     runs: list[Path] = argument()
@@ -356,6 +360,8 @@ class Compare:
     summary: Path | None = None
     anchors: int | None = None
     out: Path | None = None
+    task: Path | None = None
+    api_base: str | None = None
     as_json: bool = False
 
 

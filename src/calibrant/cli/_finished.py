@@ -226,12 +226,16 @@ def compare(options: Compare) -> None:
     """Print the comparison; exit with 3 if a gate does not hold."""
     runs = options.runs
     if options.anchors is not None:
-        from calibrant.cli._anchors import ask_anchors  # other comparisons open no model
+        from calibrant.cli._anchors import anchors  # other comparisons open no model
 
-        ask_anchors(options, options.anchors)
+        anchors(options, options.anchors)
         return
-    if options.out is not None:
-        raise ConfigurationError("Expected --out with --anchors, whose answers it keeps: leave it out.")
+    of_anchors = {"--out": options.out, "--task": options.task, "--api-base": options.api_base}
+    for name, given in of_anchors.items():
+        if given is not None:
+            raise ConfigurationError(
+                f"Expected {name} with --anchors alone, which asks rows anew: leave it out."
+            )
     if len({path.resolve() for path in runs}) < len(runs):
         raise ConfigurationError(
             f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import datetime as dt
 import functools
@@ -488,15 +489,16 @@ def read_excel_cells(
 
     A formula's cell has the value that Excel computed last.
     """
-    try:
-        book = require_excel(str(path)).load_workbook(path, read_only=True, data_only=True)
-    except ConfigurationError:
-        raise
-    except Exception as error:
-        raise DataError(
-            f"not a readable Excel file ({error}): save it again, or as CSV.", path=path
-        ) from error
-    try:
+    load_workbook = require_excel(str(path)).load_workbook
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(
+                path.open("rb")
+            )  # closed here, as old openpyxl leaves parts of it open
+            book = load_workbook(file, read_only=True, data_only=True)
+        except Exception as error:
+            problem = f"not a readable Excel file ({error}): save it again, or as CSV."
+            raise DataError(problem, path=path) from error
         names: list[str] | None = None
         for line, cells in enumerate(book.worksheets[0].iter_rows(), 1):
             record = [_text(cell.value) for cell in cells]
@@ -508,8 +510,6 @@ def read_excel_cells(
             else:
                 padded = record + [""] * (len(names) - len(record))
                 yield line, dict(zip(names, padded, strict=False)), cells
-    finally:
-        book.close()
 
 
 def require_excel(place: str) -> Any:  # noqa: ANN401 (an optional module)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from calibrant.evaluation._anchors import Anchor, AnchorComparison, ask_anchors
     from calibrant.evaluation._cache import open_cache
     from calibrant.evaluation._compare import ComparedRun, RunComparison, RunDifference, compare_predictions
     from calibrant.evaluation._data import Dataset, UnlabelledTexts
@@ -41,6 +42,8 @@ else:
     __getattr__, __dir__ = lazy_names(__name__)
 
 __all__ = [
+    "Anchor",
+    "AnchorComparison",
     "BatchEvaluator",
     "BatchLimits",
     "BatchPart",
@@ -65,6 +68,7 @@ __all__ = [
     "RunDifference",
     "UnlabelledTexts",
     "WrittenLabels",
+    "ask_anchors",
     "batch_status",
     "calibrate_predictions",
     "collect_batch",

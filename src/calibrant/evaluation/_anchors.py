@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,7 +14,11 @@ from calibrant.core._errors import ConfigurationError, DataError, ProviderError
 from calibrant.core._files import SCHEMA_VERSION, JsonObject
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._ranks import tie_ranks
+from calibrant.core._rows import TextWithContext
 from calibrant.runs._rows import SavedRow, SavedRows
+
+if TYPE_CHECKING:
+    from calibrant.inference._base import BasePredictor
 
 FEWEST: Final = 5
 """Fewest anchors: seven confidences that all move one way are the least that the test takes for a change."""
@@ -44,6 +49,14 @@ class Anchor:
         Their confidences.
     model, model_now : str or None
         Model that answered, as the provider named it.
+
+    Examples
+    --------
+    >>> from calibrant.evaluation import Anchor
+    >>> then = {"label": "cat", "confidence": 0.9, "model": "m"}
+    >>> now = {"label_now": "dog", "confidence_now": 0.6, "model_now": "m"}
+    >>> Anchor(index=0, input="purrs", **then, **now).has_changed
+    True
     """
 
     index: int
@@ -73,6 +86,15 @@ class AnchorComparison:
         Anchors that failed with a transport error today; no number counts them.
     anchors : tuple of Anchor
         The others.
+
+    Examples
+    --------
+    >>> from calibrant.evaluation import Anchor, AnchorComparison
+    >>> then = {"label": "cat", "confidence": 0.9, "model": "m"}
+    >>> now = {"label_now": "cat", "confidence_now": 0.9, "model_now": "m"}
+    >>> anchor = Anchor(index=0, input="purrs", **then, **now)
+    >>> AnchorComparison(source="runs/check", failed=0, anchors=(anchor,)).has_moved
+    False
     """
 
     source: str
@@ -162,6 +184,49 @@ class AnchorComparison:
             "renamed": self.renamed,
             "anchors": [asdict(one) for one in self.anchors],
         }
+
+
+def ask_anchors(
+    run: str | Path | SavedRows, classifier: BasePredictor, *, count: int = 30
+) -> AnchorComparison:
+    """Ask rows of a finished run anew, and compare its answers with those of today.
+
+    Parameters
+    ----------
+    run : str, Path or SavedRows
+        Directory of the run, or its rows.
+    classifier : BasePredictor
+        With prompt, model and settings of the run, as ``Tuned.from_run(run).open()`` has them, and without a journal.
+    count : int, default 30
+        Number of rows; see `choose_anchors`.
+
+    Raises
+    ------
+    ConfigurationError, DataError
+        Too few rows are wanted, or there.
+    ProviderError
+        Too few of them were answered.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from calibrant.evaluation import ask_anchors
+    >>> from calibrant.inference import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> client = FakeClient(["cat", "dog"], lambda text: ("cat", 0.9))
+    >>> classifier = Classifier(model=client, labels=["cat", "dog"], prompt="Which animal?")
+    >>> path = Path(tempfile.mkdtemp()) / "then.jsonl"
+    >>> row = '{{"input": "text {}", "label": "dog", "answer": null, "confidence": 0.9}}'
+    >>> _ = path.write_text(chr(10).join(row.format(number) for number in range(6)))
+    >>> found = ask_anchors(path, classifier, count=6)
+    >>> found.n_changed, found.has_moved
+    (6, True)
+    """
+    rows = run if isinstance(run, SavedRows) else SavedRows.load(run)
+    chosen = choose_anchors(rows, count)
+    texts = [TextWithContext(row.input or "", row.values.get("context")) for row in chosen]
+    return compare_anchors(rows, chosen, classifier.classify_many(texts))
 
 
 def choose_anchors(rows: SavedRows, count: int) -> list[SavedRow]:

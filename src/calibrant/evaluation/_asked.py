@@ -79,7 +79,7 @@ class AnswerFile:
         texts: dict[int, tuple[int | None, str]] = {}
         for line, values, task in _given(path):
             index = values.get("index")
-            place = place_of.get(_whole(index))
+            place = place_of.get(whole(index))
             if place is None or place in texts:
                 why = "that is not among the rows" if place is None else "that is there twice"
                 raise DataError(
@@ -199,7 +199,8 @@ def _some_labels(rows: SavedRows) -> str:
     return f"one of {', '.join((rows.label_set or ())[:8])}"
 
 
-def _whole(value: object) -> int:
+def whole(value: object) -> int:
+    """Return an index that is written in a file; -1 if it is none."""
     try:
         return int(str(value).strip())
     except ValueError:

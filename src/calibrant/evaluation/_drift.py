@@ -381,27 +381,28 @@ class HistoryWatch:
     def _look(self, history: PredictionHistory) -> int:
         """Return the number of files compared with the history, this one included, and write this one down.
 
-        Files that are labelled at the same moment may get the same number. Where this one cannot be written down, the
-        next one gets its number, too: that makes false alarms more frequent, and accepts nothing that is unlike.
+        Where this one cannot be written down, the next one gets its number, too: that makes false alarms more frequent,
+        and accepts nothing that is unlike.
         """
         if not self._counts_files:
             return 1
         # A bundle may hold no other file, and has the user's folder alone.
         ledger = Ledger.named("drift", beside=self._tuned.path if self._tuned.digest is None else None)
         file = self._seen.digest.hexdigest()
-        try:
-            looks = _looks(ledger, history.digest)
-        except StateError as error:
-            self.damage = str(error)
-            return 1
-        if file in looks:
-            return looks[file]
-        look = 1 + max(looks.values(), default=0)
-        try:
-            ledger.add(history.digest, {"file": file, "look": look})
-        except StateError as error:
-            self.unwritten = str(error)
-        return look
+        with ledger.locked():  # files that are labelled at the same moment get numbers of their own
+            try:
+                looks = _looks(ledger, history.digest)
+            except StateError as error:
+                self.damage = str(error)
+                return 1
+            if file in looks:
+                return looks[file]
+            look = 1 + max(looks.values(), default=0)
+            try:
+                ledger.add(history.digest, {"file": file, "look": look})
+            except StateError as error:
+                self.unwritten = str(error)
+            return look
 
 
 def _looks(ledger: Ledger, history: str) -> dict[str, int]:

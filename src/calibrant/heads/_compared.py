@@ -243,8 +243,8 @@ def compare_with_baselines(  # noqa: PLR0913  (keyword-only options)
     failed : int, default 0
         Rows beside `rows` whose call failed.
     uses_model : bool, default True
-        False if `given` comes from a head that reads the text alone, of which the verdict does not say that the model
-        adds something.
+        False if `given` comes from a head that reads the text alone, which scores and verdict then name instead of the
+        model.
     vectors : mapping of str to array-like of shape (d,), optional
         Vectors by text. There is a baseline on them if every judged row has one; it learns from the labelled rows that
         have one.
@@ -283,7 +283,11 @@ def compare_with_baselines(  # noqa: PLR0913  (keyword-only options)
     baseline = TextBaseline().fit([row.input for row in known], answers, labels=labels)
     by_text = {TFIDF: baseline.predict([row.input for row in rows])}
     by_text |= {} if vectors is None else _by_vectors(known, rows, labels, vectors)
-    guesses = {"model": given, "majority": [majority] * len(rows), **by_text}
+    guesses = {
+        "model" if uses_model else "head on the text alone": given,
+        "majority": [majority] * len(rows),
+        **by_text,
+    }
     right = _right(truth, given)
     against = {name: paired_comparison(_right(truth, found), right) for name, found in by_text.items()}
     without_label = failed + sum(label is None for label in given)

@@ -12,6 +12,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LABEL_DESCRIPTIONS, LabelSet, label_list, normalise_label
 from calibrant.core._task import Task
 from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, answer_form, one_line
+from calibrant.scoring import is_higher
 
 if TYPE_CHECKING:
     from gepa.core.state import GEPAState
@@ -191,7 +192,7 @@ class NewAndBetter:
             return False
         before = proposal.subsample_scores_before or []
         after = proposal.subsample_scores_after or []
-        return bool(sum(after) > sum(before))
+        return is_higher(math.fsum(after), math.fsum(before))
 
 
 class NoCopies(NewAndBetter):

@@ -7,6 +7,7 @@ import csv
 import io
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,9 +22,9 @@ from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_run_record, remove_leftovers, write_atomically
 from calibrant.core._prediction import Outcome
 from calibrant.core._reported import writable
-from calibrant.core._rows import ENDINGS, Example, read_examples, read_rows
+from calibrant.core._rows import ENDINGS, Example, read_examples, read_rows, row_id_of
 from calibrant.core._task import Task
-from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, AskedRows, RowsPromise
+from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, AskedRows, RowsPromise, whole
 from calibrant.heads._tuned import rule_of, thresholds_of
 from calibrant.heads._words import Words
 from calibrant.reports._analysis import PromptRows, confusion, mistakes
@@ -40,6 +41,8 @@ _MOST_MISLABELLED: Final = 200
 _MOST_BARS: Final = 50
 _MOST_TRAINING: Final = 20_000
 _NEAREST: Final = 3
+# Of a promise on labels; one on recall does not say which labels are right.
+_DECISIONS: Final = frozenset({"accepted", "review", "answered"})
 
 
 @dataclass(kw_only=True, eq=False)
@@ -77,8 +80,8 @@ class Review:
     _promise: RowsPromise | None = field(default=None, init=False, repr=False)
     # Accepted rows, labels that count, and answers, of the certificate that was written last.
     _written: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
-    # What each answer has replaced, the latest last.
-    _before: list[tuple[int, str | None]] = field(default_factory=list, init=False, repr=False)
+    # Rows that were answered, each with what the answer has replaced, the latest last.
+    _made: list[tuple[int, str | None]] = field(default_factory=list, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
     _promising: Lock = field(default_factory=Lock, init=False, repr=False)
     _learning: Lock = field(default_factory=Lock, init=False, repr=False)
@@ -122,7 +125,7 @@ class Review:
                     "otherwise."
                 )
             found._file = AnswerFile.read(path, rows)
-            found._before = [(place, None) for place, answer in found._file.answers.items() if answer]
+            found._made = [(place, None) for place, answer in found._file.answers.items() if answer]
             # Rows are read and encoded now: the page opens at once, and the first decision is as quick as others.
             found.columns()
             found._file.table(rows)
@@ -196,26 +199,23 @@ class Review:
         if answer != NO_LABEL and answer not in self.labels:
             raise ConfigurationError(f"Expected a label, or {NO_LABEL} where none fits, got {answer!r:.60}.")
         with self._lock:
-            before = self._file.answers.get(place)
-            self._replace(place, answer)
-            self._before.append((place, before))
+            made = [*self._made, (place, self._file.answers.get(place))]
+            self._replace(place, answer, made=made)
 
     def undo(self) -> int | None:
         """Take the last answer back, on disk, too; return its row, or None if there is no answer."""
         with self._lock:
-            if not self._before:
+            if not self._made:
                 return None
-            place, before = self._before[-1]
-            self._replace(place, before)
-            self._before.pop()
+            *made, (place, before) = self._made
+            self._replace(place, before, made=made)
             return place
 
-    def _replace(self, place: int, answer: str | None) -> None:
-        kept = dict(self._file.answers)
-        if answer is None:
-            self._file.answers.pop(place, None)
-        else:
-            self._file.answers[place] = answer
+    def _replace(self, place: int, answer: str | None, *, made: list[tuple[int, str | None]]) -> None:
+        """Write the answers in the order in which they were `made`, so that `undo` knows it after a restart."""
+        kept, last = self._file.answers, {row: number for number, (row, _) in enumerate(made)}
+        changed = sorted({**kept, place: answer}.items(), key=lambda one: last.get(one[0], -1))
+        self._file.answers = {row: given for row, given in changed if given is not None}
         try:
             self._file.write(self.rows)
         except BaseException as error:
@@ -223,6 +223,7 @@ class Review:
             if isinstance(error, OSError):
                 raise unwritable(self._file.path, error, remedy="make room, and answer again") from error
             raise
+        self._made = made
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of the page's list of rows, the least sure first."""
@@ -241,38 +242,64 @@ class Review:
 
     @cached_property
     def _flags(self) -> list[int]:
-        to_review = self._rows_to_review()
-        found = []
         _ = self.texts  # so that no decision reads the file again
-        for place, row in enumerate(self.rows.rows()):
+        found, ids = [], []
+        for row in self.rows.rows():
             undecided = row.values.get("accepted") is False or row.outcome not in (Outcome.OK, Outcome.ERROR)
-            flag = TO_REVIEW if undecided or int(self.rows.index[place]) in to_review else 0
-            if len(row.values.get("steps") or ()) > 1:
-                flag |= ESCALATED
-            found.append(flag)
+            is_escalated = len(row.values.get("steps") or ()) > 1
+            found.append((TO_REVIEW if undecided else 0) | (ESCALATED if is_escalated else 0))
+            ids.append(row.values.get("id"))
+        for place in self._rows_to_review(ids):
+            found[place] |= TO_REVIEW
         return found
 
-    def _rows_to_review(self) -> set[int]:
-        """Return the indices of rows that a promise, a file of labels, or a certified threshold left to a person."""
-        decided = self.out / DECIDED
-        labelled = sorted(self.source.glob("labels.*")) if self.source.is_dir() else []
-        labelled = [path for path in labelled if path.suffix in ENDINGS and path.stem == "labels"]
-        if decided.exists():
-            return {
-                int(row.values["index"]) for row in read_rows(decided) if row.values["decision"] == "review"
-            }
-        for path in labelled[:1]:
-            given = (
-                row.values.get("calibrant_decision", row.values.get("decision")) for row in read_rows(path)
-            )
-            return {index for index, decision in enumerate(given) if decision == "review"}
+    def _rows_to_review(self, ids: list[str | None]) -> set[int]:
+        """Return the rows that a promise, else the file of labels, or a certified threshold left to a person."""
+        place_of = {int(index): place for place, index in enumerate(self.rows.index)}
+        decisions = self._decisions_of_labels(ids, place_of)
+        for folder in dict.fromkeys((self.source, self.out)):
+            decisions |= self._decisions_of_promise(folder / DECIDED, place_of)
+        if decisions:
+            return {place for place, decision in decisions.items() if decision == "review"}
         if self.source.is_dir() and (self.source / CALIBRATION).exists():
             record = read_run_record(self.source / CALIBRATION, remedy="calibrate the run again")
             rule, least = rule_of(thresholds_of(record))
             if rule is not None:
                 accepted = self.rows.confidence >= (math.inf if least is None else least)
-                return set(self.rows.index[~accepted].tolist())
+                return set(np.flatnonzero(~accepted).tolist())
         return set()
+
+    def _decisions_of_labels(self, ids: list[str | None], place_of: Mapping[int, int]) -> dict[int, str]:
+        """Return the decisions in the file of labels, by id; those of rows without one of their own by line."""
+        labelled = sorted(self.source.glob("labels.*")) if self.source.is_dir() else []
+        labelled = [path for path in labelled if path.suffix in ENDINGS and path.stem == "labels"]
+        column, times = "id", Counter(ids)
+        with contextlib.suppress(CalibrantError):
+            column = read_run_settings(self.source).tasks[0].get("columns", {}).get("row_id", column)
+        own = {row_id: place for place, row_id in enumerate(ids) if row_id is not None and times[row_id] == 1}
+        found: dict[int, str] = {}
+        for path in labelled[:1]:
+            for line, row in enumerate(read_rows(path)):
+                place = own.get(row_id_of(row, column) or "", place_of.get(line))
+                decision = row.values.get("calibrant_decision", row.values.get("decision"))
+                if place is not None and decision:
+                    found[place] = decision
+        return found
+
+    def _decisions_of_promise(self, path: Path, place_of: Mapping[int, int]) -> dict[int, str]:
+        """Return the decisions of `certify` on these rows; those of other rows have another confidence."""
+        found: dict[int, str] = {}
+        for row in read_rows(path, column="decision") if path.exists() else ():
+            index, confidence, decision = (
+                row.values.get(name) for name in ("index", "confidence", "decision")
+            )
+            place = place_of.get(whole(index))
+            if place is None or decision not in _DECISIONS:
+                continue
+            saved = float(self.rows.confidence[place])
+            if confidence == ("" if math.isnan(saved) else str(saved)):
+                found[place] = decision
+        return found
 
     def mislabelled(self) -> list[int]:
         """Return wrong rows, the one whose true label is least probable first; see `reports`."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from calibrant.core._errors import StateError
-from calibrant.core._files import user_path
+from calibrant.core._files import try_lock, user_path
+
+_WAIT: Final = 0.01  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +36,18 @@ class Ledger:
         with contextlib.suppress(RuntimeError):  # the user has no home
             folders.append(user_path("", "cache"))
         return cls(files=tuple(folder / f"{name}.jsonl" for folder in folders))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let nobody else hold the ledger during the block, who would read it before this one's entry is there."""
+        with contextlib.ExitStack() as stack:
+            for file in self.files:
+                with contextlib.suppress(OSError):  # what cannot be written is nobody's
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    opened = stack.enter_context(file.open("ab"))
+                    while not try_lock(opened.fileno()):
+                        time.sleep(_WAIT)
+            yield
 
     def entries(self, rows: str | None = None) -> list[dict[str, Any]]:
         """Return the entries, of the rows with a fingerprint if one is given, the earliest first.
