@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Journal, LogprobSpace, Prediction, Usage
+from calibrant.core._prediction import Journal, LogprobSpace, Prediction
 from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from calibrant.heads._head import Head
     from calibrant.heads._tuned import Measurements, Tuned
     from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
-    from calibrant.inference._text_vectors import Embeddings, VectorsAhead
+    from calibrant.inference._text_vectors import Charge, Embeddings, VectorsAhead
 
 _LOG = logging.getLogger("calibrant")
 _SAMPLED: Final = frozenset({"sampled", "fused"})
@@ -684,7 +684,7 @@ class Classifier(BasePredictor):
         )
         return feed.run(queries)
 
-    def _vectors_ahead(self, charge: Callable[[Usage], None]) -> VectorsAhead | None:
+    def _vectors_ahead(self, charge: Charge) -> VectorsAhead | None:
         """Return the source of the vectors of a feed's texts for the head; None if it needs none by calls."""
         if self._head is None or self._head.embedding is None:
             return None
@@ -795,9 +795,7 @@ class Classifier(BasePredictor):
             prediction = correct_prediction(prediction, self.prior_correction)
         return prediction if self.head is None else apply_head(self.head, prediction, query.text)
 
-    async def finished_ahead(
-        self, query: Query, prediction: Prediction, *, charge: Callable[[Usage], None]
-    ) -> Prediction:
+    async def finished_ahead(self, query: Query, prediction: Prediction, *, charge: Charge) -> Prediction:
         """Return a prediction as `finished` does, after the vector of its text was asked for; failed if that failed.
 
         Texts that come while a call for vectors is under way share the next call. `charge` receives its usage.
