@@ -152,8 +152,9 @@ def import_litellm() -> ModuleType:
     try:
         import litellm  # noqa: PLC0415 (two seconds to import)
     except ImportError as error:
-        msg = f"litellm is needed for this model name: {install_command()} ({error})."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(
+            f"litellm is needed for this model name: {install_command()} ({error})."
+        ) from error
     litellm.suppress_debug_info = True  # it prints advice to standard output otherwise
     module: ModuleType = litellm
     return module

@@ -348,8 +348,9 @@ def engine_module() -> ModuleType:
     except ImportError as error:
         # The loader of shared libraries gives nothing but words.
         missing = _LIBRARY_COMMAND if "libgomp" in str(error) else install_command("local")
-        msg = f"The embedded engine cannot be imported ({error}). Run: {missing}"
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(
+            f"The embedded engine cannot be imported ({error}). Run: {missing}"
+        ) from error
     module: ModuleType = xllamacpp
     return module
 

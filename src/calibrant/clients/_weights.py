@@ -152,11 +152,13 @@ def check_weights(path: Path) -> None:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
     except OSError as error:
-        msg = f"{path}: cannot read the model file ({error.strerror}). Give the path of a GGUF file."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(
+            f"{path}: cannot read the model file ({error.strerror}). Give the path of a GGUF file."
+        ) from error
     if magic != _MAGIC:
-        msg = f"{path}: not a GGUF file (it begins with {magic!r}, not {_MAGIC!r}). Download it again."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"{path}: not a GGUF file (it begins with {magic!r}, not {_MAGIC!r}). Download it again."
+        )
 
 
 def _weights_path(package: _Package) -> Path | None:

@@ -125,42 +125,18 @@ class RowCalls:
             failure.attempts = self.made
             raise failure from error
 
-    def predicted(
-        self,
-        *,
-        label: str,
-        confidence: float | None,
-        text: str,
-        distribution: LabelDistribution | None = None,
-        features: NDArray[np.float16] | None = None,
-        parts: tuple[Part, ...] = (),
-    ) -> Prediction:
-        """Return a prediction with the row's usage, model and attempts."""
-        return Prediction(
-            label=label,
-            confidence=confidence,
-            text=text,
-            distribution=distribution,
-            features=features,
-            parts=parts,
-            usage=self.usage,
-            model=self.model,
-            attempts=self.made,
-        )
+    @property
+    def effort(self) -> dict[str, Any]:
+        """The row's usage, model and attempts, as a prediction takes them."""
+        return {"usage": self.usage, "model": self.model, "attempts": self.made}
 
     def unlikely(self, where: str = "") -> Prediction:
         """Return a prediction without a label: no label is among the listed next tokens of the model."""
-        return Prediction(
-            label=None,
-            outcome=Outcome.UNPARSED,
-            reason=(
-                f"{where}no label is among what the model would write next, as far as its tokens are listed: name "
-                "the labels in the prompt, or use scoring='decode'"
-            ),
-            usage=self.usage,
-            model=self.model,
-            attempts=self.made,
+        reason = (
+            f"{where}no label is among what the model would write next, as far as its tokens are listed: name "
+            "the labels in the prompt, or use scoring='decode'"
         )
+        return Prediction(label=None, outcome=Outcome.UNPARSED, reason=reason, **self.effort)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,9 +226,8 @@ class LabelScorer:
             except ContextLengthError:
                 return Expected()
         needed = walk.needed(max(self._tolerance, _SURELY_NEEDED))
-        return Expected(
-            trie=trie, shares=walk.shares(), at_once=needed if len(needed) <= _MOST_AT_ONCE else ()
-        )
+        at_once = needed if len(needed) <= _MOST_AT_ONCE else ()
+        return Expected(trie=trie, shares=walk.shares(), at_once=at_once)
 
     async def score(
         self,
@@ -491,12 +466,13 @@ class ExactScoring(ExactMethod):
         label = distribution.emitted
         if not label:
             return calls.unlikely()
-        return calls.predicted(
+        return Prediction(
             label=label,
             confidence=distribution.confidence(label),
             distribution=distribution,
             text=self.constraint.answer(label),
             features=calls.features if self.keep_features else None,
+            **calls.effort,
         )
 
     def describe(self) -> Mapping[str, Any]:
@@ -606,11 +582,12 @@ class FieldChain(ExactMethod):
                 parts[one.name] = scored_part(one.name, label, distribution)
                 text = choice.take(text, label)
         ordered = tuple(parts[one.name] for one in self.labels.fields)
-        return calls.predicted(
+        return Prediction(
             label=self.labels.answer_of({part.name: part.label for part in ordered}),
             confidence=joint_confidence(ordered),
             text=text + self.behind,
             parts=ordered,
+            **calls.effort,
         )
 
     def describe(self) -> Mapping[str, Any]:
@@ -671,11 +648,12 @@ class ArrayScoring(ExactMethod):
                 given.append(label)
         evidence = set_of_places(self.labels.labels, places)
         answer = self.labels.answer_with(given)
-        return calls.predicted(
+        return Prediction(
             label=answer,
             confidence=evidence.confidence,
             text=self.array.beginning(given) + self.array.behind,
             parts=parts_of_set(self.labels, answer, evidence),
+            **calls.effort,
         )
 
     async def _place(

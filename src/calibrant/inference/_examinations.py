@@ -210,8 +210,9 @@ class Examination:
         try:
             return pydantic.TypeAdapter(cls).validate_python(dict(record))
         except pydantic.ValidationError as error:
-            msg = f"Expected the record of an examination, got one that does not fit ({error!r}). Examine again."
-            raise StateError(msg) from error
+            raise StateError(
+                f"Expected the record of an examination, got one that does not fit ({error!r}). Examine again."
+            ) from error
 
 
 def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | None = None) -> Identity:
@@ -259,10 +260,9 @@ def save_examination(examination: Examination) -> Path:
         write_atomically(path, json.dumps(record, indent=1) + "\n")
         _probe_path(path).unlink(missing_ok=True)  # the examination knows better
     except (OSError, RuntimeError) as error:
-        msg = (
+        raise StateError(
             f"The examination cannot be stored ({error}): set CALIBRANT_HOME to a folder that can be written."
-        )
-        raise StateError(msg) from error
+        ) from error
     return path
 
 
