@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from calibrant.clients._calls import RetryPolicy, with_retries
 from calibrant.clients._endpoint import redact, resolve_endpoint, secret_texts, server_address
-from calibrant.clients._http import JsonHttp, Reply
+from calibrant.clients._http import Json, JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
@@ -77,7 +77,7 @@ class RemoteBatch:
     failed: int = 0
     errors: tuple[str, ...] = ()
     created: float | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Json = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -347,7 +347,7 @@ class BatchApi:
             metadata=reported_mapping(record.get("metadata")),
         )
 
-    def _text(self, record: Mapping[str, Any], name: str) -> str:
+    def _text(self, record: Json, name: str) -> str:
         text = _clean_name(record.get(name))
         if text is not None:
             return text

@@ -30,6 +30,9 @@ _MAX_DEPTH = 32
 _ENUM_DEPTH = 3
 
 
+_ResponseFormat: TypeAlias = Mapping[str, Any] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
     """JSON answer with one open text: the fixed JSON around it, and its legal values.
@@ -65,7 +68,7 @@ class Constraint:
         return (self.prefix + value + self.suffix for value in self.values)
 
 
-def constraint_for(response_format: Mapping[str, Any] | None) -> Constraint | None:
+def constraint_for(response_format: _ResponseFormat) -> Constraint | None:
     """Return the constraint of a ``json_schema`` format with one open text; None for other formats.
 
     Raises
@@ -116,7 +119,7 @@ class SchemaChoices:
     behind: str
 
 
-def choices_for(response_format: Mapping[str, Any] | None) -> SchemaChoices | None:
+def choices_for(response_format: _ResponseFormat) -> SchemaChoices | None:
     """Return the open text fields of a ``json_schema`` format, in order; None for other formats.
 
     Raises
@@ -163,7 +166,7 @@ class LabelArray:
         return f"{', ' if values else ''}{self.element.prefix}"
 
 
-def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
+def array_for(response_format: _ResponseFormat) -> LabelArray | None:
     """Return the array of a ``json_schema`` format if nothing else is open in it; otherwise None.
 
     None as well for an array with a minimum or maximum number of elements.
@@ -180,7 +183,7 @@ def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
     return LabelArray(opening=f"{before}[", element=element, behind=f"]{behind}")
 
 
-def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
+def json_grammar(response_format: _ResponseFormat) -> str | None:
     """Return an llguidance grammar for JSON on one line, or None if no JSON is asked for.
 
     White space anywhere would double the tokens. An array of enums without a limit gets at most as many elements as
@@ -195,7 +198,7 @@ def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
     return f"%llguidance {{}}\nstart: %json {json.dumps({**_bounded(schema, dict(schema)), 'x-guidance': style})}"
 
 
-def _schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _schema(response_format: _ResponseFormat) -> Mapping[str, Any] | None:
     if response_format is None or response_format.get("type") != "json_schema":
         return None
     schema = reported_mapping(response_format.get("json_schema")).get("schema")
@@ -219,7 +222,7 @@ def _fixed_json(parts: _Parts) -> str | None:
     return text
 
 
-def _pieces(response_format: Mapping[str, Any] | None) -> _Parts:
+def _pieces(response_format: _ResponseFormat) -> _Parts:
     """Return the pieces of a format's answers; empty if a value is open that is no text or array."""
     schema = _schema(response_format)
     try:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from calibrant.clients._calls import CallGate, FirstCall
 from calibrant.clients._endpoint import (
-    hide,
     litellm_endpoint,
     resolve_endpoint,
     secret_texts,
     warn_of_plain_http,
 )
-from calibrant.clients._http import JsonHttp
+from calibrant.clients._failures import with_hint
+from calibrant.clients._http import Json, JsonHttp
 from calibrant.clients._litellm import (
     PRICE_OPTIONS,
     LiteLLMBase,
@@ -43,6 +43,8 @@ _KEPT: Final = 64
 _ANSWER_KINDS: Final = {"choice": ("choice",), "score": ("score",), "yes_no": ("noul", "predicate")}
 # Names of the levels of a score among its probabilities.
 _LEVELS: Final = tuple(map(str, range(256)))
+# Statuses of a server that lacks the route or a decision model: every call would meet them.
+_ABSENT: Final = frozenset({404, 405, 501})
 _NO_ROUTE: Final = (
     "The server has no decision model, or not this interface: a chat model is named without decisions/ or systemone/ "
     "(hosted_vllm/NAME, openai/NAME)."
@@ -142,10 +144,10 @@ class RemoteDecisionClient:
         try:
             found = await self._caller.ask(self._wire, text, questions)
         except ProviderError as error:
-            failure = error
-        else:
-            return self._decision(found, questions)
-        raise _advised(failure) from None
+            if error.status in _ABSENT:
+                raise with_hint(error, _NO_ROUTE, systemic=True) from None
+            raise
+        return self._decision(found, questions)
 
     def _decision(self, found: _Found, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
         reported = found.data.get("answers")
@@ -163,7 +165,7 @@ class RemoteDecisionClient:
             model=str(found.data["model"]) if found.data.get("model") else None,
         )
 
-    def _answer(self, question: DecisionQuestion, answer: Mapping[str, Any]) -> DecisionAnswer | None:
+    def _answer(self, question: DecisionQuestion, answer: Json) -> DecisionAnswer | None:
         """Return an answer in the order of its question's options; None for a refusal."""
         kind = answer.get("type")
         if kind == "refusal":
@@ -187,7 +189,7 @@ class RemoteDecisionClient:
             chosen=question.options.index(chosen) if chosen in question.options else None,
         )
 
-    def _shares(self, probabilities: object) -> Mapping[str, Any]:
+    def _shares(self, probabilities: object) -> Json:
         """Return the reported probabilities by option, or by the number of a level."""
         if isinstance(probabilities, dict):
             return probabilities
@@ -222,7 +224,7 @@ class RemoteDecisionClient:
 class _Found(NamedTuple):
     """Answer of a server as JSON values, and the cost of the call in US dollars where it is known."""
 
-    data: Mapping[str, Any]
+    data: Json
     cost: float | None = None
 
 
@@ -283,9 +285,6 @@ class _LiteLLMCaller(LiteLLMBase):
                 return _Found(response.model_dump(), float(cost) if is_known else None)
         raise self._failure(failure) from None  # the cause may hold a key
 
-    def hidden(self, text: str) -> str:
-        return hide(text, self._secrets)
-
 
 def _name_at_litellm(model: str, wire: str, *, has_address: bool) -> str:
     """Return the model's name behind the wire, with the prefix of its provider."""
@@ -301,19 +300,6 @@ def _name_at_litellm(model: str, wire: str, *, has_address: bool) -> str:
     raise ConfigurationError(
         f"Expected a provider of decision models before the model's name ({', '.join(_KNOWN)}) or the api_base of a "
         f"server, got {model:.80}."
-    )
-
-
-def _advised(error: ProviderError) -> ProviderError:
-    """Return an error that every call would meet, with advice, if the server lacks the route or a decision model."""
-    if error.status not in {404, 405, 501}:
-        return error
-    return type(error)(
-        str(error).removeprefix(f"{error.provider}: "),
-        provider=error.provider,
-        status=error.status,
-        hint=_NO_ROUTE,
-        systemic=True,
     )
 
 

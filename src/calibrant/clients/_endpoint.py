@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
 from calibrant.core._errors import ConfigurationError
@@ -26,6 +26,10 @@ _CHAT: Final = "/chat/completions"
 # Placeholders for the key of a server that needs none.
 _NO_KEYS: Final = frozenset({"none", "empty", "dummy", "unused", "no-key", "not-needed"})
 _LOG = logging.getLogger("calibrant")
+
+
+Options: TypeAlias = Mapping[str, Any]
+"""Options of a model, by name."""
 
 
 class _Variables(NamedTuple):
@@ -159,7 +163,7 @@ def _prefix_of(model: str) -> str:
     return next(filter(model.startswith, KNOWN_PREFIXES), "")
 
 
-def litellm_endpoint(model: str, options: Mapping[str, Any]) -> str | None:
+def litellm_endpoint(model: str, options: Options) -> str | None:
     """Return the address litellm would use for `model`, without credentials; None if none is set."""
     prefix = model.partition("/")[0] if "/" in model else "openai"
     provider = prefix.upper().replace("-", "_")
@@ -411,7 +415,7 @@ def name_inside(outer: str, inner: str) -> str:
     return outer if outer in _HARMLESS_OPTIONS and not _SECRET_PARAMETER.search(inner) else inner
 
 
-def secret_texts(options: Mapping[str, Any]) -> Iterator[str]:
+def secret_texts(options: Options) -> Iterator[str]:
     """Yield every text in a model's options that may be a secret: headers, parameters, unknown options."""
     for name, value in options.items():
         if name in ADDRESSES and isinstance(value, str):
@@ -477,7 +481,7 @@ def _without_parameters(url: str) -> str:
     return f"{head}?{'&'.join(shown)}"
 
 
-def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def public_options(options: Options) -> dict[str, Any]:
     """Return options as JSON values: credentials are left out, private texts become digests.
 
     Timeouts are left out, too. A text becomes its digest unless it is known to be harmless.
@@ -485,7 +489,7 @@ def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): _plain(str(name), found) for name, found in options.items() if _counts(str(name))}
 
 
-def hidden_options(options: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def hidden_options(options: Options) -> list[tuple[str, ...]]:
     """Return the paths of the secret options that `public_options` omits."""
     found: dict[tuple[str, ...], None] = {}
     for name, value in options.items():

@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import accumulate
 from os.path import commonprefix
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,18 +58,6 @@ class TooLongError(Exception):
         self.tokens = tokens
 
 
-class Memory(Protocol):
-    """Protocol of the engine's cache: the computed tokens of each sequence."""
-
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        """Copy the first `tokens` tokens of one sequence into another."""
-        ...
-
-    def cut(self, sequence: int, tokens: int) -> None:
-        """Remove all but the first `tokens` tokens of a sequence."""
-        ...
-
-
 @dataclass(eq=False)
 class _Path:
     """Tokens from the beginning of a prompt on, and the sequence of the cache that holds them.
@@ -102,6 +90,8 @@ class EnginePlace:
         Sequences for branches.
     n_ctx : int
         Its capacity, in tokens.
+    memory : Engine
+        The cache that holds the computed tokens of each sequence.
     tokens : list of int
         Tokens of `prompt`.
     base : int
@@ -115,6 +105,7 @@ class EnginePlace:
     prompt: _Path
     free: list[int]
     n_ctx: int
+    memory: Engine = field(repr=False)
     tokens: list[int] = field(default_factory=list)
     base: int = 0
     branches: list[_Path] = field(default_factory=list)
@@ -123,18 +114,19 @@ class EnginePlace:
     _holders: dict[tuple[int, ...], _Path] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, number: int, count: int, *, n_ctx: int) -> Self:
-        """Return part `number` of the memory, which is divided into `count` parts."""
-        each = SEQUENCES // count
+    def of(cls, number: int, settings: EngineSettings, memory: Engine) -> Self:
+        """Return part `number` of the memory, which is divided into one for each row at a time."""
+        each = SEQUENCES // settings.n_parallel
         first = number * each
-        return cls(prompt=_Path(first), free=list(range(first + each - 1, first, -1)), n_ctx=n_ctx)
+        free = list(range(first + each - 1, first, -1))
+        return cls(prompt=_Path(first), free=free, n_ctx=settings.n_ctx, memory=memory)
 
     @property
     def cells(self) -> int:
         """Number of tokens that the row holds in memory."""
         return self.prompt.length + sum(path.length - path.own for path in self.branches)
 
-    def begin(self, prompt: Sequence[int], text: Sequence[int], *, memory: Memory) -> None:
+    def begin(self, prompt: Sequence[int], text: Sequence[int]) -> None:
         """Begin a row, and keep the computed tokens of the last row up to the first difference.
 
         Parameters
@@ -152,26 +144,26 @@ class EnginePlace:
         tokens = [*prompt, *text]
         if len(tokens) >= self.n_ctx:
             raise TooLongError(len(tokens))
-        self.drop_branches(memory)
+        self.drop_branches()
         kept = len(commonprefix([tokens, self.tokens[: self.prompt.computed]]))  # noqa: RUF071 (no paths)
-        memory.cut(self.prompt.sequence, kept)
+        self.memory.cut(self.prompt.sequence, kept)
         self.tokens, self.base = tokens, len(prompt)
         self.prompt.length = self.prompt.computed = kept
         self._holders = {tuple(text[:end]): self.prompt for end in range(1, kept - self.base + 1)}
         self.is_begun = True
 
-    def drop_branches(self, memory: Memory) -> None:
+    def drop_branches(self) -> None:
         """Delete the branches, and keep the prompt."""
         for path in reversed(self.branches):
-            memory.cut(path.sequence, 0)
+            self.memory.cut(path.sequence, 0)
             self.free.append(path.sequence)
         self.branches = []
         self._holders = {text: path for text, path in self._holders.items() if path is self.prompt}
 
-    def forget(self, memory: Memory) -> None:
+    def forget(self) -> None:
         """Delete all computed tokens of the row."""
-        self.drop_branches(memory)
-        memory.cut(self.prompt.sequence, 0)
+        self.drop_branches()
+        self.memory.cut(self.prompt.sequence, 0)
         self.tokens, self.prompt.length, self.prompt.computed = [], 0, 0
         self.is_begun = False
 
@@ -184,11 +176,11 @@ class EnginePlace:
             return self._holders[text[:end]], self.base + end
         return self.prompt, min(self.base, self.prompt.length)
 
-    def branch(self, path: _Path, shared: int, memory: Memory) -> _Path:
+    def branch(self, path: _Path, shared: int) -> _Path:
         """Return a new path that shares the first `shared` tokens of another path."""
         computed = min(shared, path.computed)
         branch = _Path(self.free.pop(), shared, computed=computed, own=shared)
-        memory.copy(path.sequence, branch.sequence, computed)
+        self.memory.copy(path.sequence, branch.sequence, computed)
         self.branches.append(branch)
         return branch
 
@@ -279,7 +271,7 @@ class Job:
         """True once the logits of every text are computed."""
         return len(self._logits) == len(self.texts)
 
-    def begin(self, *, memory: Memory) -> None:
+    def begin(self) -> None:
         """Begin the row in its part of the memory, unless an earlier job did so.
 
         Raises
@@ -288,7 +280,7 @@ class Job:
             Its prompt exceeds the capacity.
         """
         if not self.place.is_begun:
-            self.place.begin(self.prompt, self.texts[0], memory=memory)
+            self.place.begin(self.prompt, self.texts[0])
 
     def take(self, text: int, logits: NDArray[np.float32]) -> None:
         """Record the logits behind a text; the last ones complete the future."""
@@ -296,7 +288,7 @@ class Job:
         if self.is_done:
             self.future.set_result([self._logits[place] for place in range(len(self.texts))])
 
-    def next_segments(self, batch: Sequence[Segment], *, memory: Memory) -> list[Segment]:
+    def next_segments(self, batch: Sequence[Segment]) -> list[Segment]:
         """Return the segments of this job that fit into a batch with segments of other jobs.
 
         Raises
@@ -311,7 +303,7 @@ class Job:
         for text in sorted(range(len(self.texts)), key=self.texts.__getitem__):
             if text in self._logits:
                 continue
-            segment = self._segment(text, room, memory, segments) if room and outputs else None
+            segment = self._segment(text, room, segments) if room and outputs else None
             if segment is None:
                 break
             segments.append(segment)
@@ -319,7 +311,7 @@ class Job:
             outputs -= segment.text is not None
         return segments
 
-    def _segment(self, text: int, room: int, memory: Memory, earlier: Sequence[Segment]) -> Segment | None:
+    def _segment(self, text: int, room: int, earlier: Sequence[Segment]) -> Segment | None:
         """Return the next segment of a text; None if it has to wait for the next batch."""
         tokens, place = self.texts[text], self.place
         length = place.base + len(tokens)
@@ -334,12 +326,12 @@ class Job:
                 return None
             if not place.branches:
                 raise TooLongError(place.cells + end - shared)
-            place.drop_branches(memory)
-            return self._segment(text, room, memory, earlier)
+            place.drop_branches()
+            return self._segment(text, room, earlier)
         behind = tokens[max(shared - place.base, 0) : max(end - place.base, 0)]
         new = [*place.tokens[shared : min(end, place.base)], *behind]
         if not is_tip:
-            origin, path = path, place.branch(path, shared, memory)
+            origin, path = path, place.branch(path, shared)
             for segment in earlier:
                 segment.share(origin, path, shared)
         place.extend(path, tokens, end)
@@ -438,10 +430,8 @@ class Engine:
         bos = self._llama.vocab_bos(self._tokens)
         self._begin = [bos] if bos >= 0 and self._llama.vocab_get_add_bos(self._tokens) else []
         # The first place is taken first.
-        self._idle = [
-            EnginePlace.of(number, settings.n_parallel, n_ctx=settings.n_ctx)
-            for number in reversed(range(settings.n_parallel))
-        ]
+        numbers = reversed(range(settings.n_parallel))
+        self._idle = [EnginePlace.of(number, settings, self) for number in numbers]
         self._waiting: deque[Future[EnginePlace]] = deque()
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -620,8 +610,8 @@ class Engine:
         segments: list[Segment] = []
         for job in jobs:
             try:
-                job.begin(memory=self)
-                segments += job.next_segments(segments, memory=self)
+                job.begin()
+                segments += job.next_segments(segments)
             except TooLongError as error:  # the other rows go on
                 self._fail([job], error)
         if not segments:
@@ -648,7 +638,7 @@ class Engine:
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
         for job in jobs:
-            job.place.forget(memory=self)
+            job.place.forget()
             job.future.set_exception(error)
 
     def copy(self, source: int, target: int, tokens: int) -> None:

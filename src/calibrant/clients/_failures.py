@@ -251,10 +251,10 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
     if _NAMES_LOGPROBS.search(message):
         if type(found) is ProviderError and not found.retryable:
             return LogprobsUnsupportedError(_error_words(found), provider=found.provider, status=found.status)
-        return _with_hint(found, LogprobsUnsupportedError.remedy(), systemic=not found.retryable)
+        return with_hint(found, LogprobsUnsupportedError.remedy(), systemic=not found.retryable)
     # Servers refuse a parameter with status 400 and words alone.
     if refused_by_litellm or "nsupported" in message:
-        return _with_hint(found, _NO_PARAMETER, systemic=refused_by_litellm)
+        return with_hint(found, _NO_PARAMETER, systemic=refused_by_litellm)
     return found
 
 
@@ -265,10 +265,11 @@ def without_access(error: Exception, found: ProviderError) -> ProviderError:
     """
     if not _is_one_of(error, _DENIED) and _NO_ACCESS.search(str(found)) is None:
         return found
-    return _with_hint(found, None if found.systemic else _CHECK_ACCESS, systemic=True)
+    return with_hint(found, None if found.systemic else _CHECK_ACCESS, systemic=True)
 
 
-def _with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> ProviderError:
+def with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> ProviderError:
+    """Return an error with a hint; a systemic one is not retried."""
     return type(found)(
         _error_words(found),
         provider=found.provider,

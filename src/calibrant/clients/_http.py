@@ -10,7 +10,7 @@ import threading
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -51,6 +51,8 @@ _TOO_LONG: Final = (
     "available context size",
 )
 _T = TypeVar("_T")
+Json: TypeAlias = Mapping[str, Any]
+"""JSON object, as servers send and take it."""
 _SHORTEN: Final = "Shorten the text or the prompt, or serve the model with a longer context."
 
 
@@ -174,7 +176,7 @@ class JsonHttp:
         """Return a text with the known secrets redacted."""
         return hide(text, self._secrets)
 
-    async def call(self, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def call(self, route: str, body: Json | None = None) -> dict[str, Any]:
         """Send `body` by POST, or GET without a body, and return the JSON object of the answer.
 
         Raises
@@ -184,7 +186,7 @@ class JsonHttp:
         """
         return self.checked(await self.exchange(route, body))
 
-    async def exchange(self, route: str, body: Mapping[str, Any] | None = None) -> Reply:
+    async def exchange(self, route: str, body: Json | None = None) -> Reply:
         """Send `body` by POST, or GET without a body, and return the reply with any status.
 
         Raises
@@ -500,7 +502,7 @@ class JsonService:
         )
 
     async def post(
-        self, body: Mapping[str, Any], *, on_object: Callable[[Mapping[str, Any]], None] | None = None
+        self, body: Json, *, on_object: Callable[[Json], None] | None = None
     ) -> tuple[dict[str, Any], int]:
         """Send `body` by POST; return the JSON object of the answer, and the number of attempts.
 

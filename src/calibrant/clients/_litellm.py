@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.clients._calls import CallGate, FirstCall, check_seconds
 from calibrant.clients._endpoint import (
     KNOWN_PREFIXES,
+    Options,
     hide,
     litellm_endpoint,
     secret_texts,
@@ -47,6 +48,10 @@ class LiteLLMBase:
         self.name = model
         self._options = options
         self._secrets = [spelling for secret in secret_texts(options) for spelling in spellings(secret)]
+
+    def hidden(self, text: str) -> str:
+        """Return a text of the provider with the client's secrets redacted."""
+        return hide(text, self._secrets)
 
     def close(self) -> None:
         """Do nothing: litellm keeps its connections for the process."""
@@ -123,10 +128,6 @@ class LiteLLMClient(LiteLLMBase):
         if declined(failure, translated):
             return refusal(translated, self.name)
         raise translated from None  # the cause may hold a key
-
-    def hidden(self, text: str) -> str:
-        """Return a text of the provider with the client's secrets redacted."""
-        return hide(text, self._secrets)
 
     def _arguments(self, request: CompletionRequest) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -269,7 +270,7 @@ def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> ND
     return matrix
 
 
-def _litellm_name(model: str, options: Mapping[str, Any]) -> str:
+def _litellm_name(model: str, options: Options) -> str:
     """Return litellm's name of a model; raise ConfigurationError if litellm does not know the model."""
     base = options.get("api_base")
     try:
@@ -349,7 +350,7 @@ class Price:
         return cost
 
 
-def price_of_options(options: Mapping[str, Any]) -> Price | None:
+def price_of_options(options: Options) -> Price | None:
     """Return the price set by the options, or None.
 
     Raises
@@ -389,7 +390,7 @@ def listed_price(model: str, *, provider: str = "openai") -> Price | None:
     return None
 
 
-def price_of_model(name: str, options: Mapping[str, Any]) -> Price | None:
+def price_of_model(name: str, options: Options) -> Price | None:
     """Return the price of a model: the one of its options, or its provider's in litellm's list.
 
     Parameters
@@ -454,7 +455,7 @@ def _count(value: object) -> int | None:
     return bounded_count(value) if is_count else None
 
 
-def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
+def needs_litellm(model: str, options: Options) -> bool:
     """Return True if calls of `model` must go through litellm, which is slower than a direct call.
 
     Names that begin with ``openai/``, ``hosted_vllm/``, ``llamafile/`` or ``lm_studio/``, and with an

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 import pydantic
 
 from calibrant.clients._endpoint import (
+    Options,
     holds_digest,
     identifying_address,
     public_address,
@@ -215,7 +216,7 @@ class Examination:
             ) from error
 
 
-def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | None = None) -> Identity:
+def identity(model: str, options: Options | None, *, api_base: str | None = None) -> Identity:
     """Return the identity of an examined setup.
 
     Credentials and timeouts are left out: neither changes what log-probabilities mean. What is no
@@ -267,7 +268,7 @@ def save_examination(examination: Examination) -> Path:
 
 
 def load_examination(
-    model: str, api_base: str | None = None, options: Mapping[str, Any] | None = None
+    model: str, api_base: str | None = None, options: Options | None = None
 ) -> Examination | None:
     """Return the stored examination of a setup; None if missing or unreadable.
 
@@ -289,13 +290,13 @@ def load_examination(
     return None
 
 
-def known_scoring(model: object, *, options: Mapping[str, Any] | None) -> Scoring:
+def known_scoring(model: object, *, options: Options | None) -> Scoring:
     """Return the scoring that ``auto`` stands for: ``exact`` if an examination found exact scores."""
     found = load_examination(model, options=options) if isinstance(model, str) else None
     return "exact" if found is not None and found.scoring == "exact" else "auto"
 
 
-def known_abilities(model: str, options: Mapping[str, Any] | None = None) -> ModelAbilities | None:
+def known_abilities(model: str, options: Options | None = None) -> ModelAbilities | None:
     """Return the known abilities of a setup; None if they are to be found out.
 
     A stored examination says so, or else the probe of the last 30 days: servers change.
@@ -310,7 +311,7 @@ def known_abilities(model: str, options: Mapping[str, Any] | None = None) -> Mod
 _shared: WeakValueDictionary[str, KnownAbilities] = WeakValueDictionary()
 
 
-def shared_abilities(model: str, options: Mapping[str, Any] | None = None) -> KnownAbilities:
+def shared_abilities(model: str, options: Options | None = None) -> KnownAbilities:
     """Return the abilities of a server and model, which all classifiers of this process share.
 
     What a probe finds is kept for other processes. Where nothing can be written, each of them makes its own.
@@ -360,7 +361,7 @@ def _probe_path(record: Path) -> Path:
 
 
 def refuse_misleading(
-    model: object, *, options: Mapping[str, Any] | None, method: Method, space: LogprobSpace | None = None
+    model: object, *, options: Options | None, method: Method, space: LogprobSpace | None = None
 ) -> None:
     """Refuse a setup that an earlier examination found misleading.
 

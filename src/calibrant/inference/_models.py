@@ -14,6 +14,7 @@ from calibrant.clients._calls import RetryPolicy
 from calibrant.clients._endpoint import (
     ADDRESSES,
     KNOWN_PREFIXES,
+    Options,
     is_secret,
     public_address,
     secret_texts,
@@ -185,7 +186,7 @@ def _open_remote(
     return OpenAIChatClient(model, **options)
 
 
-def _check_provider(model: str, options: Mapping[str, Any]) -> None:
+def _check_provider(model: str, options: Options) -> None:
     """Raise ConfigurationError for a name without a provider or an address, which litellm refuses after retries."""
     if model.startswith(_FAKE):
         raise ConfigurationError(
@@ -205,7 +206,7 @@ def _check_provider(model: str, options: Mapping[str, Any]) -> None:
     )
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Options) -> None:
     for name, instead in _NOT_OPTIONS.items():
         if name in options:
             raise ConfigurationError(f"Expected no {name!r} among the model's options: {instead}.")
@@ -222,7 +223,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
         )
 
 
-def _refuse_settings(options: Mapping[str, Any], names: tuple[str, ...], model: str, use: str) -> None:
+def _refuse_settings(options: Options, names: tuple[str, ...], model: str, use: str) -> None:
     found = [name for name in names if name in options]
     if found:
         raise ConfigurationError(
@@ -230,13 +231,13 @@ def _refuse_settings(options: Mapping[str, Any], names: tuple[str, ...], model: 
         )
 
 
-def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+def call_options(options: Options | None) -> dict[str, Any]:
     """Return the options sent with every call, without the client's set-up options."""
     own = {*ENGINE_SETTINGS, *SERVER_SETTINGS}
     return {name: value for name, value in (options or {}).items() if name not in own}
 
 
-def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def without_secrets(options: Options) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the options without credentials, and the names of the removed ones.
 
     Left out are options whose name says that they hold one (``api_key``, ``extra_headers``; not the price of a
@@ -287,7 +288,7 @@ def _names_secret(value: object) -> bool:
 
 
 def open_batch_api(
-    model: str, *, options: Mapping[str, Any] | None = None, retry: RetryPolicy | None = None
+    model: str, *, options: Options | None = None, retry: RetryPolicy | None = None
 ) -> BatchApi:
     """Return the batch interface of the provider of `model`.
 
