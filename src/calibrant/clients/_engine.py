@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import accumulate
 from os.path import commonprefix
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,16 @@ class TooLongError(Exception):
         self.tokens = tokens
 
 
+class Memory(Protocol):
+    """Protocol of the engine's cache: the computed tokens of each sequence."""
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Copy the first `tokens` tokens of one sequence into another."""
+
+    def cut(self, sequence: int, tokens: int) -> None:
+        """Remove all but the first `tokens` tokens of a sequence."""
+
+
 @dataclass(eq=False)
 class _Path:
     """Tokens from the beginning of a prompt on, and the sequence of the cache that holds them.
@@ -90,7 +100,7 @@ class EnginePlace:
         Sequences for branches.
     n_ctx : int
         Its capacity, in tokens.
-    memory : Engine
+    memory : Memory
         The cache that holds the computed tokens of each sequence.
     tokens : list of int
         Tokens of `prompt`.
@@ -105,7 +115,7 @@ class EnginePlace:
     prompt: _Path
     free: list[int]
     n_ctx: int
-    memory: Engine = field(repr=False)
+    memory: Memory = field(repr=False)
     tokens: list[int] = field(default_factory=list)
     base: int = 0
     branches: list[_Path] = field(default_factory=list)
@@ -114,12 +124,12 @@ class EnginePlace:
     _holders: dict[tuple[int, ...], _Path] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, number: int, settings: EngineSettings, memory: Engine) -> Self:
-        """Return part `number` of the memory, which is divided into one for each row at a time."""
-        each = SEQUENCES // settings.n_parallel
+    def of(cls, number: int, count: int, *, n_ctx: int, memory: Memory) -> Self:
+        """Return part `number` of the memory, which is divided into `count` parts."""
+        each = SEQUENCES // count
         first = number * each
         free = list(range(first + each - 1, first, -1))
-        return cls(prompt=_Path(first), free=free, n_ctx=settings.n_ctx, memory=memory)
+        return cls(prompt=_Path(first), free=free, n_ctx=n_ctx, memory=memory)
 
     @property
     def cells(self) -> int:
@@ -430,8 +440,10 @@ class Engine:
         bos = self._llama.vocab_bos(self._tokens)
         self._begin = [bos] if bos >= 0 and self._llama.vocab_get_add_bos(self._tokens) else []
         # The first place is taken first.
-        numbers = reversed(range(settings.n_parallel))
-        self._idle = [EnginePlace.of(number, settings, self) for number in numbers]
+        self._idle = [
+            EnginePlace.of(number, settings.n_parallel, n_ctx=settings.n_ctx, memory=self)
+            for number in reversed(range(settings.n_parallel))
+        ]
         self._waiting: deque[Future[EnginePlace]] = deque()
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
