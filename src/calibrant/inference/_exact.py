@@ -495,7 +495,7 @@ def _exact_of(labels: LabelSet, setup: ModelSetup, tolerance: Tolerance) -> Exac
     """
     if labels.holds_several:
         return f"answers with the structure {labels.structure!r} are not scored label by label"
-    constraint = constraint_for(setup.response_format or {})
+    constraint = constraint_for(setup.response_format)
     if constraint is None:
         return "the schema leaves more than the label open, so the text before it is not known"
     if not {constraint.answer(label) for label in labels.labels} <= set(constraint.answers()):
@@ -505,7 +505,7 @@ def _exact_of(labels: LabelSet, setup: ModelSetup, tolerance: Tolerance) -> Exac
 
 @_exact_of.register(FieldLabels)
 def _field_chain(labels: FieldLabels, setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
-    choices = choices_for(setup.response_format or {})
+    choices = choices_for(setup.response_format)
     if choices is None:
         return (
             "the schema leaves more than the labels of the fields open, so the text before them is not known"
@@ -528,7 +528,7 @@ def _array_scoring(labels: MultiLabels, setup: ModelSetup, tolerance: Tolerance)
             "how many labels an answer holds is left to the model, which is asked at every place whether it goes on: "
             "only an embedded engine (local/NAME, llamacpp:PATH) tells that"
         )
-    array = array_for(setup.response_format or {})
+    array = array_for(setup.response_format)
     if array is None:
         return "the schema leaves more open than one array of labels, or says how many it may hold"
     if not {array.element.answer(label) for label in labels.labels} <= set(array.element.answers()):

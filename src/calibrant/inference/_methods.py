@@ -248,6 +248,29 @@ class ModelSetup:
         return replace(self, reader=replace(self.reader, space=space))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoringChoice:
+    """Wish for a method.
+
+    Attributes
+    ----------
+    scoring, tolerance, samples, temperature
+        See `calibrant.inference.Classifier`.
+    is_named : bool
+        True for a model by name, of which it is found out whether it gives log-probabilities; of others only with
+        ``auto``. Answers that lack them are else predictions without a confidence.
+    space : LogprobSpace
+        Space of the log-probabilities of decoded answers.
+    """
+
+    scoring: Scoring | None
+    tolerance: Tolerance | None
+    samples: int | None
+    temperature: float | None
+    is_named: bool
+    space: LogprobSpace
+
+
 @dataclass(kw_only=True)
 class Method(ABC):
     """Method by which one model is asked about texts; what the row engine asks (see `RowModel`).

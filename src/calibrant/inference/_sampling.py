@@ -9,7 +9,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Final, Self
@@ -23,7 +22,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction, Usage
 from calibrant.core._predictor import CallGroup
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
-from calibrant.inference._methods import Decoding, Method, ModelSetup
+from calibrant.inference._methods import Decoding, Method, ModelSetup, ScoringChoice
 from calibrant.inference._reader import scored_part
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError, field_value
@@ -76,7 +75,7 @@ def check_seed(options: Mapping[str, Any]) -> None:
         )
 
 
-def check_one_temperature(options: Mapping[str, Any], temperature: float | None) -> None:
+def _check_one_temperature(options: Mapping[str, Any], temperature: float | None) -> None:
     """Raise ConfigurationError if there is a temperature beside the one among the model's options."""
     if temperature is not None and "temperature" in options:
         raise ConfigurationError(
@@ -182,15 +181,16 @@ class Sampling(Method):
     keeps_temperature: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, setup: ModelSetup, *, samples: int | None, temperature: float | None) -> Self:
-        """Return the method for a setup.
+    def of(cls, setup: ModelSetup, choice: ScoringChoice) -> Self:
+        """Return the wished method for a setup.
 
         Raises
         ------
         ConfigurationError
-            `samples` or `temperature` is out of range, there are two temperatures, or a seed is no whole number.
+            The samples or the temperature are out of range, there are two temperatures, or a seed is no whole number.
         """
-        check_one_temperature(setup.options, temperature)
+        _check_one_temperature(setup.options, choice.temperature)
+        temperature = choice.temperature
         if temperature is None:
             temperature = setup.options.get("temperature", _DEFAULT_TEMPERATURE)
         if temperature is not None and not (is_number(temperature) and temperature > 0.0):
@@ -198,7 +198,8 @@ class Sampling(Method):
                 f"Expected a temperature above 0 to sample at, got {temperature!r}: at 0 all samples are alike."
             )
         check_seed(setup.options)
-        samples = check_count("samples", _DEFAULT_SAMPLES if samples is None else samples, low=2)
+        wished = _DEFAULT_SAMPLES if choice.samples is None else choice.samples
+        samples = check_count("samples", wished, low=2)
         setup = setup.with_space(LogprobSpace.SAMPLED)
         return cls(setup=setup, samples=samples, temperature=temperature)
 
@@ -351,26 +352,26 @@ class Fused(Sampling):
     keeps_temperature: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, setup: ModelSetup, *, samples: int | None, temperature: float | None) -> Self:
-        """Return the method for a setup.
+    def of(cls, setup: ModelSetup, choice: ScoringChoice) -> Self:
+        """Return the wished method for a setup.
 
         Raises
         ------
         ConfigurationError
-            `samples` or `temperature` is out of range, there are two temperatures, a seed is no whole number, or the
-            labels are not known beforehand.
+            The samples or the temperature are out of range, there are two temperatures, a seed is no whole number, or
+            the labels are not known beforehand.
         """
         if setup.reader.labels.is_open:
             raise ConfigurationError(
                 "Expected a list of the labels to spread a stated confidence over, got an open set: name the labels."
             )
-        check_one_temperature(setup.options, temperature)
+        temperature = choice.temperature
+        _check_one_temperature(setup.options, temperature)
         if temperature is not None and not (is_number(temperature) and temperature >= 0.0):
             raise ConfigurationError(f"Expected a temperature of at least 0, got {temperature!r}.")
         check_seed(setup.options)
-        samples = check_count(
-            "samples", _FUSED_SAMPLES if samples is None else samples, low=1, high=_MOST_FUSED
-        )
+        wished = _FUSED_SAMPLES if choice.samples is None else choice.samples
+        samples = check_count("samples", wished, low=1, high=_MOST_FUSED)
         space = LogprobSpace.VERBALISED if samples == 1 else LogprobSpace.FUSED
         reader = replace(setup.reader, space=space, keep_tokens=False)
         return cls(setup=replace(setup, reader=reader), samples=samples, temperature=temperature)
@@ -495,7 +496,7 @@ def _pooled(labels: LabelSet, given: Sequence[str], stated: Sequence[float]) -> 
 
 
 def with_confidence(
-    response_format: Mapping[str, Any] | None, *, old: Sequence[str] = (), new: Sequence[str] = ()
+    response_format: Mapping[str, Any] | None, *, old: Sequence[str], new: Sequence[str]
 ) -> tuple[dict[str, Any] | None, str]:
     """Return a response format with a last field for the percentage, and the name of that field.
 
@@ -520,13 +521,11 @@ def with_confidence(
             f"{schema.get('type')!r}: give the label a field with a name, or set scoring = 'sampled'."
         )
     name = next((one for one in _NAMES if one not in schema["properties"]), _NAMES[-1])
-    changed = deepcopy(dict(response_format))
-    root = changed["json_schema"]["schema"] = _reordered(
-        changed["json_schema"]["schema"], list(old), list(new)
-    )
-    root["properties"] = {**root["properties"], name: {"type": "integer", "minimum": 0, "maximum": 100}}
+    root = _reordered(schema, list(old), list(new))
+    root["properties"][name] = {"type": "integer", "minimum": 0, "maximum": 100}
     root["required"] = [*root.get("required", ()), name]
-    return changed, name
+    json_schema = {**response_format["json_schema"], "schema": root}
+    return {**response_format, "json_schema": json_schema}, name
 
 
 def _reordered(node: Any, old: list[str], new: list[str]) -> Any:  # noqa: ANN401 (any JSON value)
@@ -546,21 +545,15 @@ class AutoDecoding(Decoding):
 
     Attributes
     ----------
-    is_chosen : bool
-        True if ``auto`` was asked for, False where it is the default.
-    samples, temperature
-        Of `Fused`.
+    choice : ScoringChoice
+        Samples and temperature of `Fused`; its scoring is None where ``auto`` is the default.
     """
 
     needs_logprobs: ClassVar[bool] = False
-    is_chosen: bool = False
-    samples: int | None = None
-    temperature: float | None = None
+    choice: ScoringChoice
 
     @classmethod
-    def of(
-        cls, setup: ModelSetup, *, samples: int | None, temperature: float | None, is_chosen: bool
-    ) -> Self:
+    def of(cls, setup: ModelSetup, choice: ScoringChoice) -> Self:
         """Return the method for a model with what is known of it.
 
         Raises
@@ -568,8 +561,8 @@ class AutoDecoding(Decoding):
         ConfigurationError
             A setting of `Fused` is out of range.
         """
-        found = cls(setup=setup, samples=samples, temperature=temperature, is_chosen=is_chosen)
-        if samples is not None or temperature is not None:
+        found = cls(setup=setup, choice=choice)
+        if choice.samples is not None or choice.temperature is not None:
             found._fused()
         if found.is_fused:
             _tell_fused(found.name, found.calls_a_row)
@@ -578,7 +571,7 @@ class AutoDecoding(Decoding):
     @property
     def unless_told(self) -> Decoding:
         """Itself if ``auto`` was asked for; else a method that decodes, whatever is known."""
-        if self.is_chosen:
+        if self.choice.scoring == "auto":
             return self
         return Decoding(setup=self.setup, keep_features=self.keep_features, retrieval=self.retrieval)
 
@@ -616,8 +609,7 @@ class AutoDecoding(Decoding):
         return self._fused().calls_a_row if self.is_fused else 1
 
     def _fused(self) -> Fused:
-
-        return Fused.of(self.setup, samples=self.samples, temperature=self.temperature)
+        return Fused.of(self.setup, self.choice)
 
     async def probe(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
         """Find out how the model is asked, unless that is known.
