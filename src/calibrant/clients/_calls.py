@@ -157,7 +157,7 @@ def _free_sockets(limit: int) -> int:
     return limit - others - _RESERVED
 
 
-def check_seconds(value: object) -> None:
+def check_seconds(value: object, *, name: str = "timeout") -> None:
     """Check that a timeout is a number of seconds above 0.
 
     Raises
@@ -166,7 +166,7 @@ def check_seconds(value: object) -> None:
         The timeout is no number, or not above 0.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigurationError(f"Expected timeout to be a number of seconds above 0, got {value!r}.")
+        raise ConfigurationError(f"Expected {name} to be a number of seconds above 0, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._completion import (
-    ClientTraits,
     CompletionRequest,
     DecisionAnswer,
     DecisionClient,
@@ -207,13 +206,10 @@ class Deciding(Method):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the kinds of the questions, the legal answers and the client's settings, for cache keys."""
-        kinds = [question.kind for question in self.questions]
-        described = {"label_descriptions": dict(self.setup.label_descriptions)}
-        if not self.setup.label_descriptions:
-            described = {}
-        settings = ClientTraits.of(self.client).settings
-        own = {"settings": dict(settings)} if settings else {}
-        return {**self.reader.describe(), "scoring": "decision", "questions": kinds, **described, **own}
+        described: dict[str, Any] = {"questions": [question.kind for question in self.questions]}
+        if self.setup.label_descriptions:
+            described["label_descriptions"] = dict(self.setup.label_descriptions)
+        return {**self.reader.describe(), "scoring": "decision", **described, **self.client_settings}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -396,9 +396,7 @@ class Retrieval:
         return demonstrated(self.settings, self.index.to_text())
 
 
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> DemonstrationSettings:
-    return DemonstrationSettings.from_text(text)
+_parsed = lru_cache(maxsize=64)(DemonstrationSettings.from_text)
 
 
 def _key(text: str) -> str:

@@ -415,9 +415,7 @@ class ExactMethod(Method):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the tolerance and the client's settings, for cache keys."""
-        settings = ClientTraits.of(self.client).settings
-        own = {"settings": dict(settings)} if settings else {}
-        return {"scoring": "exact", "tolerance": self.tolerance, **own}
+        return {"scoring": "exact", "tolerance": self.tolerance, **self.client_settings}
 
 
 @dataclass(kw_only=True)

@@ -317,6 +317,12 @@ class Method(ABC):
         return ClientTraits.of(self.client)
 
     @property
+    def client_settings(self) -> dict[str, Any]:
+        """The client's settings that can change a prediction, for cache keys; empty without any."""
+        settings = self.traits.settings
+        return {"settings": dict(settings)} if settings else {}
+
+    @property
     def name(self) -> str:
         """The client's name."""
         return self.client.name
@@ -477,17 +483,16 @@ class Method(ABC):
 
     def _key_settings(self, query: Query) -> list[object]:
         setup = self.setup
-        traits = ClientTraits.of(setup.client)
         return [
             setup.client.name,
-            traits.endpoint,
+            self.traits.endpoint,
             dict(self.describe()),
             query.prompt + query.shown,
             query.user_template,
             setup.response_format,
             setup.top_logprobs,
             {name: value for name, value in setup.options.items() if name not in _NOT_IN_KEY},
-            traits.tokenisation,
+            self.traits.tokenisation,
         ]
 
     def is_final(self, prediction: Prediction) -> bool:

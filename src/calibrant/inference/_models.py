@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from calibrant.clients._calls import RetryPolicy
+from calibrant.clients._calls import RetryPolicy, check_seconds
 from calibrant.clients._endpoint import (
     ADDRESSES,
     KNOWN_PREFIXES,
@@ -216,11 +215,7 @@ def _check_options(options: Options) -> None:
             raise ConfigurationError(
                 f"Expected the model's option {name} to be a whole number of at least 1, got {value!r}."
             )
-    timeout = options.get("timeout", 1)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
-        raise ConfigurationError(
-            f"Expected the model's option timeout to be a number of seconds above 0, got {timeout!r}."
-        )
+    check_seconds(options.get("timeout", 1), name="the model's option timeout")
 
 
 def _refuse_settings(options: Options, names: tuple[str, ...], model: str, use: str) -> None:
