@@ -235,7 +235,8 @@ class BatchApi:
         """Return the error that a live call with this status and body would raise."""
         data = dict(body) if isinstance(body, Mapping) else None
         text = body if isinstance(body, str) else json.dumps(body)
-        return self._http.refused(Reply(status=status, headers={}, data=data, content=text.encode()))
+        reply = Reply(status=status, headers={}, data=data, content=text.encode())
+        return self._http.refused(reply)
 
     def redacted(self, text: str) -> str:
         """Return a message without credentials."""
@@ -283,9 +284,8 @@ class BatchApi:
             payload = form()
             address = f"{self._http.endpoint.root}/v1/files"
             headers = {"Content-Type": payload.content_type}
-            return self._http.checked(
-                await self._http.send(address, payload, headers=headers, timeout=seconds)
-            )
+            reply = await self._http.send(address, payload, headers=headers, timeout=seconds)
+            return self._http.checked(reply)
 
     async def _download(self, file_id: str, target: Path) -> None:
         partial = target.with_name(target.name + ".part")

@@ -233,7 +233,7 @@ def _pieces(response_format: _ResponseFormat) -> _Parts:
 
 def _choices(parts: _Parts) -> SchemaChoices | None:
     """Return the open text fields among the pieces; None if there are none, or if there is an array."""
-    most = max((len(part.values) for part in parts if isinstance(part, SchemaChoice)), default=0)
+    has_choice = any(isinstance(part, SchemaChoice) and len(part.values) > 1 for part in parts)
     choices: list[SchemaChoice] = []
     text = ""
     for part in parts:
@@ -241,7 +241,7 @@ def _choices(parts: _Parts) -> SchemaChoices | None:
             return None
         if isinstance(part, str):
             text += part
-        elif most > 1 and len(part.values) == 1:
+        elif has_choice and len(part.values) == 1:
             text += part.values[0]  # beside real choices, an enum of one value is literal JSON
         else:
             choices.append(replace(part, before=text))
@@ -264,8 +264,8 @@ def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
     if node.is_closed:
         values = node.values
         if values and all(isinstance(value, str) for value in values):
-            choice = SchemaChoice(path=path, before="", values=tuple(dict.fromkeys(map(_inside, values))))
-            return ['"', choice, '"']
+            written = dict.fromkeys(map(_inside, values))
+            return ['"', SchemaChoice(path=path, before="", values=tuple(written)), '"']
         return [json.dumps(values[0], ensure_ascii=False)] if len(values) == 1 else None
     if not node.is_one_object:
         element = _element(node, path)
@@ -343,8 +343,8 @@ class Sampler:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._temperature = _number("temperature", options.get("temperature", 0.0), most=float("inf"))
         self._top_p = _number("top_p", options.get("top_p", 1.0), most=1.0)
-        seed = options.get("seed")
-        self._rng = np.random.default_rng(None if seed is None or int(seed) < 0 else int(seed))
+        seed = -1 if options.get("seed") is None else int(options["seed"])
+        self._rng = np.random.default_rng(seed if seed >= 0 else None)
         self._planned: deque[int] = deque()
 
     @property
@@ -527,5 +527,6 @@ async def best_value(row: TokenContinuation, choice: Constraint, begun: Sequence
             longer = (*path, step)
             tokens = row.vocabulary.closing(step) if longer in paths else np.array([step])
             share = float(np.exp(logprobs.at(tokens)).sum())
-            heapq.heappush(waiting, (cost - np.log(max(share, np.finfo(float).tiny)), longer))
+            logprob = np.log(max(share, np.finfo(float).tiny))
+            heapq.heappush(waiting, (cost - logprob, longer))
     return ()

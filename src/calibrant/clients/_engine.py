@@ -240,9 +240,12 @@ class Segment:
 
     def share(self, path: _Path, branch: _Path, end: int) -> None:
         """Assign the tokens of `path` before position `end` to the sequence of `branch` as well."""
-        path_end = self.start + len(self.tokens) if path is self.path else self.shared.get(path.sequence, 0)
-        if min(path_end, end) > self.start:
-            self.shared[branch.sequence] = min(path_end, end)
+        if path is self.path:
+            end = min(end, self.start + len(self.tokens))
+        else:
+            end = min(end, self.shared.get(path.sequence, 0))
+        if end > self.start:
+            self.shared[branch.sequence] = end
 
     def take(self, logits: NDArray[np.float32] | None) -> None:
         """Mark the tokens as computed, and pass the logits on to the job."""
@@ -628,12 +631,14 @@ class Engine:
                 self._fail([job], error)
         if not segments:
             return
-        has_logits = np.zeros(sum(len(segment.tokens) for segment in segments), dtype=np.int8)
-        ends = [end - 1 for end in accumulate(len(segment.tokens) for segment in segments)]
-        has_logits[[end for end, segment in zip(ends, segments, strict=True) if segment.text is not None]] = 1
+        tokens = [token for segment in segments for token in segment.tokens]
+        lasts = [end - 1 for end in accumulate(len(segment.tokens) for segment in segments)]
+        has_logits = np.zeros(len(tokens), dtype=np.int8)
+        for last, segment in zip(lasts, segments, strict=True):
+            has_logits[last] = segment.text is not None
         code = self._llama.decode_tokens(
             self._context,
-            np.concatenate([np.array(segment.tokens, dtype=np.int32) for segment in segments]),
+            np.array(tokens, dtype=np.int32),
             np.concatenate([segment.positions for segment in segments]),
             [sequences for segment in segments for sequences in segment.sequences],
             has_logits,
@@ -642,10 +647,10 @@ class Engine:
             raise EngineError(
                 "the call was given up" if code == _ABORTED else f"llama_decode returned {code}"
             )
-        for end, segment in zip(ends, segments, strict=True):
+        for last, segment in zip(lasts, segments, strict=True):
             logits = None
             if segment.text is not None:
-                logits = self._llama.logits(self._context, end, len(self.vocabulary)).copy()
+                logits = self._llama.logits(self._context, last, len(self.vocabulary)).copy()
             segment.take(logits)
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:

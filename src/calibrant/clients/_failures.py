@@ -386,14 +386,14 @@ def reported_state(headers: Mapping[str, Any]) -> RateState | None:
     headers : mapping
         Response headers, whose names may be written in any case.
     """
-    remaining_requests, reset_requests = _least(headers, _REQUESTS)
-    remaining_tokens, reset_tokens = _least(headers, _TOKENS)
-    if remaining_requests is None and remaining_tokens is None:
+    requests, reset_requests = _least(headers, _REQUESTS)
+    tokens, reset_tokens = _least(headers, _TOKENS)
+    if requests is None and tokens is None:
         return None
     return RateState(
-        remaining_requests=remaining_requests,
+        remaining_requests=requests,
         reset_requests_seconds=reset_requests,
-        remaining_tokens=remaining_tokens,
+        remaining_tokens=tokens,
         reset_tokens_seconds=reset_tokens,
     )
 
@@ -406,7 +406,7 @@ def _least(headers: Mapping[str, Any], known: tuple[tuple[str, str], ...]) -> tu
             number = int(float(_value(headers, remaining)))
             if number >= 0:
                 limits.append((number, seconds_until(_value(headers, reset))))
-    return min(limits, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=(None, None))
+    return min(limits, key=lambda limit: (limit[0], -(limit[1] or 0.0)), default=(None, None))
 
 
 def _value(headers: Mapping[str, Any], name: str) -> str:

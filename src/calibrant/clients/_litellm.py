@@ -446,7 +446,8 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
     prompt, answer, cached = (entry.get(name) for name in PRICE_OPTIONS)
     if not isinstance(prompt, int | float) or not isinstance(answer, int | float):
         return None
-    return Price(prompt=float(prompt), answer=float(answer), cached=None if cached is None else float(cached))
+    cached = None if cached is None else float(cached)
+    return Price(prompt=float(prompt), answer=float(answer), cached=cached)
 
 
 def _count(value: object) -> int | None:

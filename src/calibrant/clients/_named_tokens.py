@@ -92,7 +92,8 @@ class NamingOption:
         step = max(1, self.n_known // _CANDIDATES)
         spread = range(0, self.n_known, step)[:_CANDIDATES]
         for begin in range(0, len(spread), self.most):
-            reply = await self.ask(prompt, {**fields, **self.fields(spread[begin : begin + self.most])})
+            named = self.fields(spread[begin : begin + self.most])
+            reply = await self.ask(prompt, {**fields, **named})
             if reply.status in _REFUSED and "vocab" in reply.words.lower() and self.n_known > self.most:
                 self.n_known //= 2
                 return await self.candidates(prompt, fields)
@@ -164,8 +165,10 @@ async def find_naming(http: JsonHttp, model: str) -> TokenNaming | None:
     """
     option = NamingOption(http=http, model=model)
     reply = await option.ask(_PROBE, option.fields(_PROBED))
-    if _answers(reply, http) and set(_PROBED) <= _listed_last(_first(reply.data or {})).keys():
-        return option
+    if _answers(reply, http):
+        found = _listed_last(_first(reply.data or {}))
+        if set(_PROBED) <= found.keys():
+            return option
     route = GenerateRoute(http=http)
     reply = await route.ask(_PROBE, {"token_ids_logprob": list(_PROBED)})
     if not _answers(reply, http):

@@ -245,11 +245,12 @@ class Drafts:
         body |= {name: value for name, value in extra.items() if name not in _BUILT}
         headers = _headers(options)
         self._hide(secret_texts({**options, "headers": headers}))
-        timeout = next((options[name] for name in ("timeout", "request_timeout") if options.get(name)), None)
+        timeout = options.get("timeout") or options.get("request_timeout") or None
         if timeout is not None:
             check_seconds(timeout)
         price = price_of_options(options)
-        return Draft(head=_dumps(body)[:-1], headers=headers or None, timeout=timeout, price=price)
+        head = _dumps(body).removesuffix("}")
+        return Draft(head=head, headers=headers or None, timeout=timeout, price=price)
 
     def _schema(self, schema: Json) -> str:
         kept = self._schemas.get(id(schema))

@@ -322,8 +322,9 @@ class _TokenRow(_ServerRow):
     async def candidate_tokens(self, text: str) -> TokenListing:
         """Return the most probable next tokens after `text`."""
         found = await self.next_tokens(text)
-        logprobs = {number: logprob for number, (_, logprob) in zip(found.ids, found.top, strict=False)}
-        return TokenListing(logprobs=logprobs, most_named=self.server.most_named, usage=found.usage)
+        logprobs = [logprob for _, logprob in found.top]
+        by_number = dict(zip(found.ids, logprobs, strict=False))
+        return TokenListing(logprobs=by_number, most_named=self.server.most_named, usage=found.usage)
 
 
 @dataclass
@@ -538,8 +539,10 @@ class CompletionsServer:
             "logprobs": self.logprobs,
             "max_tokens": 1,
             "temperature": 0,
+            **self.special(whole=whole),
+            **(fields or {}),
         }
-        return await self.http.exchange(self.route, {**body, **self.special(whole=whole), **(fields or {})})
+        return await self.http.exchange(self.route, body)
 
     async def label_logprobs(
         self,
@@ -569,8 +572,7 @@ class CompletionsServer:
             usage = Usage()
             for answer, batch in zip(answers, batches, strict=True):
                 echoes += read_echoes(answer, batch)
-                counts = reported_mapping(answer.get("usage"))
-                usage += usage_of(counts)
+                usage += usage_of(reported_mapping(answer.get("usage")))
             logprobs = label_logprobs(echoes[0], echoes[1:])
             first = _choices(answers[0], len(batches[0]))[0]
         except EchoError as error:
@@ -713,10 +715,11 @@ def read_echoes(answer: Json, prompts: Sequence[str]) -> list[Echoed]:
     """
     lists = [_lists(choice) for choice in _choices(answer, len(prompts))]
     added = _tokens_added([tokens for tokens, _ in lists], prompts, answer)
-    return [
-        Echoed(tuple(tokens[: len(tokens) - added]), _valid_logprobs(logprobs[: len(tokens) - added]))
-        for tokens, logprobs in lists
-    ]
+    echoes = []
+    for tokens, logprobs in lists:
+        end = len(tokens) - added
+        echoes.append(Echoed(tuple(tokens[:end]), _valid_logprobs(logprobs[:end])))
+    return echoes
 
 
 def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, ...]:
