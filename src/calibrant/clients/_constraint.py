@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -61,11 +61,11 @@ class Constraint:
 
     def answer(self, value: str) -> str:
         """Return the JSON answer that holds `value`, which is given without JSON escapes."""
-        return self.prefix + _inside(value) + self.suffix
+        return self.prefix + json_escaped(value) + self.suffix
 
-    def answers(self) -> Iterator[str]:
-        """Iterate over all legal answers."""
-        return (self.prefix + value + self.suffix for value in self.values)
+    def allows(self, values: Iterable[str]) -> bool:
+        """Return True if all `values`, given without JSON escapes, are legal."""
+        return set(map(json_escaped, values)) <= set(self.values)
 
 
 def constraint_for(response_format: _ResponseFormat) -> Constraint | None:
@@ -100,7 +100,7 @@ class SchemaChoice:
 
     def take(self, text: str, value: str) -> str:
         """Return the beginning `text` of an answer, extended by this field with `value`."""
-        return text + self.before + _inside(value)
+        return text + self.before + json_escaped(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +264,7 @@ def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
     if node.is_closed:
         values = node.values
         if values and all(isinstance(value, str) for value in values):
-            written = dict.fromkeys(map(_inside, values))
+            written = dict.fromkeys(map(json_escaped, values))
             return ['"', SchemaChoice(path=path, before="", values=tuple(written)), '"']
         return [json.dumps(values[0], ensure_ascii=False)] if len(values) == 1 else None
     if not node.is_one_object:
@@ -318,7 +318,8 @@ def _largest_enum(node: SchemaNode, depth: int = 0) -> int:
     return max(len(node.values), *(_largest_enum(child, depth + 1) for child in below if child), 0)
 
 
-def _inside(value: str) -> str:
+def json_escaped(value: str) -> str:
+    """Return a text as it stands between the quotes of a JSON text."""
     return json.dumps(value, ensure_ascii=False)[1:-1]
 
 

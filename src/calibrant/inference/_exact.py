@@ -23,6 +23,7 @@ from calibrant.clients._constraint import (
     array_for,
     choices_for,
     constraint_for,
+    json_escaped,
 )
 from calibrant.core._completion import (
     ClientTraits,
@@ -182,7 +183,7 @@ class LabelScorer:
         self._calls = calls
         self._is_exact = tolerance == "exact"
         self._tolerance = _EXACT if tolerance == "exact" else tolerance
-        self._spelled = tuple(json.dumps(label, ensure_ascii=False)[1:-1] for label in labels.labels)
+        self._spelled = tuple(map(json_escaped, labels.labels))
         self._label_trie = LabelTrie(labels.labels)
         self._token_trie = lru_cache(maxsize=4)(TokenTrie)
         self._expected: OrderedDict[str, Expected] = OrderedDict()
@@ -496,7 +497,7 @@ def _exact_of(labels: LabelSet, setup: ModelSetup, tolerance: Tolerance) -> Exac
     constraint = constraint_for(setup.response_format)
     if constraint is None:
         return "the schema leaves more than the label open, so the text before it is not known"
-    if not {constraint.answer(label) for label in labels.labels} <= set(constraint.answers()):
+    if not constraint.allows(labels.labels):
         return "the schema's enum lacks some of the labels"
     return ExactScoring(setup=setup, tolerance=tolerance, constraint=constraint)
 
@@ -529,7 +530,7 @@ def _array_scoring(labels: MultiLabels, setup: ModelSetup, tolerance: Tolerance)
     array = array_for(setup.response_format)
     if array is None:
         return "the schema leaves more open than one array of labels, or says how many it may hold"
-    if not {array.element.answer(label) for label in labels.labels} <= set(array.element.answers()):
+    if not array.element.allows(labels.labels):
         return "the schema's enum lacks some of the labels"
     return ArrayScoring(setup=setup, tolerance=tolerance, labels=labels, array=array)
 

@@ -219,8 +219,8 @@ class TextVectors:
             found, failures = run_sync(self._found(texts, uncharged))
             if failures:
                 raise next(iter(failures.values()))
-        width = self._dimension or 1
-        return np.array([found[text] for text in texts], dtype=np.float32).reshape(len(texts), width)
+        rows = np.array([found[text] for text in texts], dtype=np.float32)
+        return rows.reshape(len(texts), self._dimension or 1)
 
     async def prepare(self, texts: Sequence[str], *, charge: Charge = uncharged) -> _Failures:
         """Compute the vectors of texts that are to be asked for soon; return what failed, by text.
@@ -366,7 +366,8 @@ class TextVectors:
         """Return the vectors in memory and on disk, by text."""
         found = self._in_memory(texts)
         keys = {self._key(text): text for text in texts if text not in found}
-        return found | {keys[key]: vector for key, vector in self._store.get_many(list(keys)).items()}
+        stored = self._store.get_many(list(keys))
+        return found | {keys[key]: vector for key, vector in stored.items()}
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
         batch: list[str] = []
@@ -545,8 +546,8 @@ def _tell(model: TextVectors, texts: Sequence[str], meter: Gate | None) -> None:
     run_sync(model.recognise(charge=_charge_of(meter)))
     left = model.missing(texts)
     if not model.place and any(text.strip() for text in texts):
-        shown = left[: _TIMED + 1] if len(left) > 1 else [text for text in texts if text.strip()][:2]
-        model.seconds_per_text = run_sync(model.timed(shown))
+        shown = left if len(left) > 1 else [text for text in texts if text.strip()][:2]
+        model.seconds_per_text = run_sync(model.timed(shown[: _TIMED + 1]))
     effort = model.effort(len(left), sum(map(len, left)))
     count = (
         f"{len(left):,} of {len(texts):,} texts are left to read{effort}" if left else "all texts are known"

@@ -171,7 +171,7 @@ def unit_fault(tokens: Sequence[Token]) -> str:
     tokens : sequence of Token
         As reported, unchecked; for a list of alternatives alone, one token that has them.
     """
-    values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
+    values = _values_of(tokens)
     if any(math.isnan(value) for value in values):
         return "NaN, or no number, where a log-probability belongs"
     # Some servers list the emitted token twice.
@@ -185,6 +185,14 @@ def unit_fault(tokens: Sequence[Token]) -> str:
     if all(math.fsum(10.0**value for value in listed) <= 1.0 + _EXCESS for listed in lists):
         return f"logarithms to base 10 (read as natural ones, a token's alternatives sum to {largest:.2f})"
     return f"the probabilities listed for one token sum to {largest:.2f}, which is more than 1"
+
+
+def _values_of(tokens: Sequence[Token]) -> list[float]:
+    """Return the log-probabilities of tokens and of their alternatives."""
+    values = []
+    for token in tokens:
+        values += [token.logprob, *(listed for _, listed in token.top)]
+    return values
 
 
 def _positive_fault(highest: float, lowest: float, lists: Sequence[Sequence[float]]) -> str:
@@ -922,7 +930,7 @@ def _units(evidence: Evidence) -> Judgement:
         return problem(
             f"Not natural log-probabilities: {evidence.fault}.", f"Use {_FUSED}; or another endpoint."
         )
-    values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
+    values = _values_of(tokens)
     impossible = sum(value <= IMPOSSIBLE for value in values)
     remark = f"; {impossible} of {len(values)} at or below {IMPOSSIBLE:.0f}, read as impossible"
     remark = remark if impossible else ""
