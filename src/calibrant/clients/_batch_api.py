@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from calibrant.clients._calls import RetryPolicy, with_retries
+from calibrant.clients._calls import RetryPolicy
 from calibrant.clients._endpoint import redact, resolve_endpoint, secret_texts, server_address
 from calibrant.clients._http import Json, JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
@@ -247,7 +247,7 @@ class BatchApi:
         self._http.close()
 
     async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        return (await with_retries(call, policy=self._retry))[0]
+        return (await self._retry.repeat(call))[0]
 
     async def _search(self, metadata: Mapping[str, str], since: float) -> RemoteBatch | None:
         """Return the batch with this metadata from the provider's list, or None."""

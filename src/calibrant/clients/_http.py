@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from calibrant.clients._calls import CallGate, RetryPolicy, check_seconds, with_retries
+from calibrant.clients._calls import CallGate, RetryPolicy, check_seconds
 from calibrant.clients._endpoint import (
     Endpoint,
     hide,
@@ -535,7 +535,7 @@ class JsonService:
                 return reply.data
             raise self._failure(reply)
 
-        return await with_retries(once, policy=self._retry)
+        return await self._retry.repeat(once)
 
     def close(self) -> None:
         """Close the sessions; calls in flight fail."""

@@ -25,7 +25,7 @@ from calibrant.core._reported import reported_mapping
 # Settings of a client, under calibrant's and litellm's names.
 _SETTINGS: Final = frozenset(
     {"api_base", "base_url", "api_key", "chat_template", "next_tokens", "max_concurrency"}
-    # Also not sent: `with_retries` repeats calls, and no parameter is ever dropped.
+    # Also not sent: `RetryPolicy` repeats calls, and no parameter is ever dropped.
     | {"num_retries", "max_retries", "drop_params", "stream", "stream_options"}
 )
 _NOT_SENT: Final = _SETTINGS | {"timeout", "request_timeout", "organization"} | set(PRICE_OPTIONS)
