@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from calibrant.clients._calls import RetryPolicy
+from calibrant.clients._calls import Call, RetryPolicy
 from calibrant.clients._endpoint import redact, resolve_endpoint, secret_texts, server_address
 from calibrant.clients._http import Json, JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
@@ -246,7 +246,7 @@ class BatchApi:
         """Close the connections."""
         self._http.close()
 
-    async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
+    async def _insist(self, call: Call[_T]) -> _T:
         return (await self._retry.repeat(call))[0]
 
     async def _search(self, metadata: Mapping[str, str], since: float) -> RemoteBatch | None:

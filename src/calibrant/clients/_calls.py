@@ -10,13 +10,15 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._predictor import interruptible_sleep
 
 _T = TypeVar("_T")
+Call: TypeAlias = Callable[[], Awaitable[_T]]
+"""Function that makes one call."""
 
 # Default for concurrent calls per event loop; the others wait before their timeout starts. Each call has a
 # socket, of which a process may usually have 1,024.
@@ -44,7 +46,7 @@ class FirstCall:
             asyncio.AbstractEventLoop, asyncio.Future[ProviderError | None] | None
         ] = WeakKeyDictionary()
 
-    async def then(self, call: Callable[[], Awaitable[_T]]) -> _T:
+    async def then(self, call: Call[_T]) -> _T:
         """Wait at most one second for the loop's first call, then return the result of `call`.
 
         Raises
@@ -65,7 +67,7 @@ class FirstCall:
                 raise copy
         return await call()
 
-    async def _go_ahead(self, call: Callable[[], Awaitable[_T]], loop: asyncio.AbstractEventLoop) -> _T:
+    async def _go_ahead(self, call: Call[_T], loop: asyncio.AbstractEventLoop) -> _T:
         first = self._first[loop] = loop.create_future()
         failure: ProviderError | None = None
         try:
@@ -235,7 +237,7 @@ class RetryPolicy:
         """Return True if the same call may succeed soon."""
         return error.retryable and (error.retry_after or 0.0) <= self.maximum_retry_after_seconds
 
-    async def repeat(self, call: Callable[[], Awaitable[_T]]) -> tuple[_T, int]:
+    async def repeat(self, call: Call[_T]) -> tuple[_T, int]:
         """Repeat a call until it succeeds, no attempt is left, or a failure is not worth a retry.
 
         Parameters

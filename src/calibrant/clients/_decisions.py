@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from calibrant.clients._calls import CallGate, FirstCall
 from calibrant.clients._endpoint import (
+    given,
     litellm_endpoint,
     resolve_endpoint,
     secret_texts,
@@ -91,8 +92,8 @@ class RemoteDecisionClient:
         max_concurrency: int | None = None,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        given = {name: value for name, value in options.items() if value is not None}
-        unknown = sorted(given.keys() - _OPTIONS - set(PRICE_OPTIONS))
+        set_options = given(options)
+        unknown = sorted(set_options.keys() - _OPTIONS - set(PRICE_OPTIONS))
         if unknown:
             raise ConfigurationError(
                 f"Expected options that decision models take ({', '.join(sorted(_OPTIONS))} and prices), got "
@@ -102,10 +103,10 @@ class RemoteDecisionClient:
         self._wire = next(prefix for prefix in PREFIXES if model.startswith(prefix))
         self._price = price_of_options(options)
         self._first = FirstCall()
-        name = _name_at_litellm(model, self._wire, has_address=bool(given.get("api_base")))
-        sent = {option: value for option, value in given.items() if option in _OPTIONS}
+        name = _name_at_litellm(model, self._wire, has_address=bool(set_options.get("api_base")))
+        sent = {option: value for option, value in set_options.items() if option in _OPTIONS}
         self._caller: _DirectCaller | _LiteLLMCaller
-        if name.startswith(_DIRECT) and "custom_llm_provider" not in given:
+        if name.startswith(_DIRECT) and "custom_llm_provider" not in set_options:
             self._caller = _DirectCaller(name, timeout=timeout, calls=max_concurrency, **sent)
             if self._price is None and self._caller.is_openai:
                 self._price = listed_price(self._caller.model)

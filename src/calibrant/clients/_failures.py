@@ -8,7 +8,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -24,40 +24,37 @@ from calibrant.core._errors import (
 )
 from calibrant.core._reported import reported_mapping
 
-# Base classes of one kind of failure, by the module that defines them. A module that nobody has loaded has raised
-# nothing, and is not loaded for this.
-_RATE_LIMITS = {"openai": ("RateLimitError",), "anthropic": ("RateLimitError",)}
+# Names of base classes of one kind of failure, by the module that defines them. A module that nobody has loaded has
+# raised nothing, and is not loaded for this.
+_RATE_LIMITS = {"openai": "RateLimitError", "anthropic": "RateLimitError"}
 _TIMEOUTS = {
-    "openai": ("APITimeoutError",),
-    "anthropic": ("APITimeoutError",),
-    "httpx": ("TimeoutException",),
-    "requests": ("Timeout",),
-    "urllib3.exceptions": ("TimeoutError",),
-    "botocore.exceptions": ("ConnectTimeoutError", "ReadTimeoutError"),
+    "openai": "APITimeoutError",
+    "anthropic": "APITimeoutError",
+    "httpx": "TimeoutException",
+    "requests": "Timeout",
+    "urllib3.exceptions": "TimeoutError",
+    "botocore.exceptions": "ConnectTimeoutError ReadTimeoutError",
 }
-_TOO_LONG = {"litellm.exceptions": ("ContextWindowExceededError",)}
+_TOO_LONG = {"litellm.exceptions": "ContextWindowExceededError"}
 _CONNECTIONS = {
-    "openai": ("APIConnectionError",),
-    "anthropic": ("APIConnectionError",),
-    "httpx": ("TransportError",),
-    "aiohttp": ("ClientConnectionError",),
-    "requests": ("ConnectionError",),
-    "urllib3.exceptions": ("NewConnectionError", "ProtocolError"),
-    "botocore.exceptions": ("ConnectionError",),
+    "openai": "APIConnectionError",
+    "anthropic": "APIConnectionError",
+    "httpx": "TransportError",
+    "aiohttp": "ClientConnectionError",
+    "requests": "ConnectionError",
+    "urllib3.exceptions": "NewConnectionError ProtocolError",
+    "botocore.exceptions": "ConnectionError",
 }
 _REFUSALS = {
     "litellm.exceptions": (
-        "ContentPolicyViolationError",
-        "RejectedRequestError",
-        "GuardrailRaisedException",
-        "BlockedPiiEntityError",
+        "ContentPolicyViolationError RejectedRequestError GuardrailRaisedException BlockedPiiEntityError"
     )
 }
-_UNSUPPORTED = {"litellm.exceptions": ("UnsupportedParamsError",)}
+_UNSUPPORTED = {"litellm.exceptions": "UnsupportedParamsError"}
 _DENIED = {
-    "litellm.exceptions": ("AuthenticationError", "PermissionDeniedError"),
-    "openai": ("AuthenticationError", "PermissionDeniedError"),
-    "anthropic": ("AuthenticationError", "PermissionDeniedError"),
+    "litellm.exceptions": "AuthenticationError PermissionDeniedError",
+    "openai": "AuthenticationError PermissionDeniedError",
+    "anthropic": "AuthenticationError PermissionDeniedError",
 }
 
 _STATUS = re.compile("[0-9]{3}")
@@ -134,11 +131,11 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
     return failure
 
 
-def _is_one_of(error: BaseException, kinds: Mapping[str, Sequence[str]]) -> bool:
-    """Return True if the error is of one of these types, given by module and name."""
+def _is_one_of(error: BaseException, kinds: Mapping[str, str]) -> bool:
+    """Return True if the error is of one of these types, given by module and names."""
     for module, names in kinds.items():
         library = sys.modules.get(module)
-        types = [getattr(library, name, None) for name in names]
+        types = [getattr(library, name, None) for name in names.split()]
         if isinstance(error, tuple(kind for kind in types if isinstance(kind, type))):
             return True
     return False

@@ -21,6 +21,7 @@ from calibrant.clients._calls import CallGate, FirstCall, check_seconds
 from calibrant.clients._endpoint import (
     KNOWN_PREFIXES,
     Options,
+    given,
     hide,
     litellm_endpoint,
     secret_texts,
@@ -143,7 +144,7 @@ class LiteLLMClient(LiteLLMBase):
             arguments["response_format"] = dict(request.response_format)
         if request.top_logprobs > 0:
             arguments |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-        return {name: value for name, value in arguments.items() if value is not None}
+        return given(arguments)
 
 
 def import_litellm() -> ModuleType:
@@ -411,9 +412,9 @@ def price_of_model(name: str, options: Options) -> Price | None:
     ConfigurationError
         A price is no number of dollars, or one of the prices is missing.
     """
-    given = price_of_options(options)
-    if given is not None:
-        return given
+    own = price_of_options(options)
+    if own is not None:
+        return own
     if options.get("api_base") is not None:
         return None
     provider, _, model = name.partition("/")
@@ -469,7 +470,7 @@ def needs_litellm(model: str, options: Options) -> bool:
     options : mapping
         Its options; some are litellm's own.
     """
-    names = {name for name, value in options.items() if value is not None}.difference(PRICE_OPTIONS)
+    names = given(options).keys() - set(PRICE_OPTIONS)
     if any(name in _LITELLM_OPTIONS or name.startswith(_LITELLM_BEGINNINGS) for name in names):
         return True
     if model.startswith(KNOWN_PREFIXES):

@@ -24,6 +24,7 @@ from calibrant.clients._constraint import (
     json_grammar,
     token_record,
 )
+from calibrant.clients._endpoint import given
 from calibrant.clients._engine import (
     LEAST_TOKENS,
     MOST_PLACES,
@@ -325,7 +326,7 @@ class _Decoding:
         ConfigurationError
             An option is unknown.
         """
-        options = {name: value for name, value in request.options.items() if value is not None}
+        options = given(request.options)
         unknown = sorted(options.keys() - _OPTIONS)
         if unknown or options.get("n", 1) != 1:
             raise ConfigurationError(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from calibrant.clients._calls import FirstCall, check_seconds
-from calibrant.clients._endpoint import KNOWN_PREFIXES, Options, resolve_endpoint, secret_texts
+from calibrant.clients._endpoint import KNOWN_PREFIXES, Options, given, resolve_endpoint, secret_texts
 from calibrant.clients._failures import HIDDEN, advised, as_status, declined, rate_headers, refusal
 from calibrant.clients._http import HTTPStatusError, Json, JsonHttp, Reply
 from calibrant.clients._litellm import PRICE_OPTIONS, Price, listed_price, price_of_options
@@ -240,7 +240,7 @@ class Drafts:
         body["model"] = self._model
         if top_logprobs > 0:
             body |= {"logprobs": True, "top_logprobs": top_logprobs}
-        body = {name: value for name, value in body.items() if value is not None}
+        body = given(body)
         extra = _mapping(options, "extra_body")
         body |= {name: value for name, value in extra.items() if name not in _BUILT}
         headers = _headers(options)

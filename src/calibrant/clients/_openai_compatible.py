@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from calibrant.clients._calls import FirstCall
 from calibrant.clients._chat_template import ChatTemplate
+from calibrant.clients._endpoint import given
 from calibrant.clients._http import Json, JsonHttp, Reply
 from calibrant.clients._named_tokens import TokenNaming, check_complete, find_naming, usage_of
 from calibrant.clients._openai_chat import OpenAIChatClient
@@ -107,8 +108,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
     @property
     def settings(self) -> Json:
         """Settings that can change the answers, besides the model and the request."""
-        settings = {"chat_template": self._template_text, "next_tokens": self._next_tokens}
-        return {name: value for name, value in settings.items() if value is not None}
+        return given({"chat_template": self._template_text, "next_tokens": self._next_tokens})
 
     async def check_labels(self, labels: Sequence[str]) -> None:
         """Raise ConfigurationError for a label that tokens cannot spell or the context cannot hold.

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, singledispatch
 from typing import Any, Final, Self, TypeVar, cast
@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.clients._calls import Call
 from calibrant.clients._constraint import (
     Constraint,
     LabelArray,
@@ -99,7 +100,7 @@ class RowCalls:
         self.usage += answer.usage
         self.model = answer.model or self.model
 
-    async def make(self, call: Callable[[], Awaitable[_T]]) -> _T:
+    async def make(self, call: Call[_T]) -> _T:
         """Make a call and count it.
 
         Raises

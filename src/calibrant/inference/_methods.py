@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
-from calibrant.clients._calls import RetryPolicy
+from calibrant.clients._calls import Call, RetryPolicy
 from calibrant.clients._failures import rate_state
 from calibrant.core._completion import (
     Client,
@@ -68,7 +68,7 @@ class ModelCalls:
 
     async def _once(
         self,
-        call: Callable[[], Awaitable[_T]],
+        call: Call[_T],
         provider: str,
         operation: str,
         request: CompletionRequest | None,
@@ -102,7 +102,7 @@ class ModelCalls:
 
     async def make(
         self,
-        call: Callable[[], Awaitable[_T]],
+        call: Call[_T],
         *,
         provider: str,
         operation: str = "chat",

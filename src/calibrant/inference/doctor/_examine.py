@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from calibrant.clients._calls import Call
 from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._failures import NOT_ABOUT_THE_REQUEST
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
@@ -496,7 +497,7 @@ class ExaminationCalls:
         answer = await self.make(lambda: self.client.complete(asked))
         return answer if isinstance(answer, FailedCall) else read_topic(answer, form=self.form)
 
-    async def make(self, call: Callable[[], Awaitable[_T]]) -> _T | FailedCall:
+    async def make(self, call: Call[_T]) -> _T | FailedCall:
         """Return the answer of one call, or the failed call, and count it.
 
         Raises
