@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -239,21 +239,53 @@ class Sampling(Method):
     def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> dict[str, Any]:
         """Return label, confidence, and distribution or parts, from the legal ones of `n_answers` answers."""
         labels = self.reader.labels
-        found = Counter(answer.label for answer in answers if answer.label is not None)
+        given = [answer.label for answer in answers if answer.label is not None]
+        weights = self._weights(answers)
+
+        def part(name: str, labels: LabelSet, given: Sequence[str], label: str | None = None) -> Part:
+            """Return one part of the answer; its label is the most probable one by default."""
+            best, probabilities = self._pooled(labels, given, weights)
+            distribution = LabelDistribution(
+                labels=labels.labels,
+                logprobs=np.log(probabilities),
+                measured=np.array([one in given for one in labels.labels]),
+                joint_logprob=None,
+                label_mass=len(answers) / n_answers,
+                unresolved_mass=0.0,
+                space=self.space,
+                emitted=label or best,
+            )
+            return scored_part(name, label or best, distribution)
+
         if not labels.holds_several:
-            label = max(labels.labels, key=found.__getitem__)
-            part = _smoothed_part("", label, labels, found, n_answers=n_answers)
-            return {"label": label, "confidence": part.confidence, "distribution": part.distribution}
-        label = max(found, key=found.__getitem__)
-        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for answer, times in found.items():
-            for name, value in labels.values(answer).items():
-                counts[name][value] += times
+            only = part("", labels, given)
+            return {"label": only.label, "confidence": only.confidence, "distribution": only.distribution}
+        totals = dict.fromkeys(given, 0.0)
+        for answer, weight in zip(given, weights, strict=True):
+            totals[answer] += weight
+        label = max(totals, key=totals.__getitem__)
+        values = [labels.values(answer) for answer in given]
         parts = tuple(
-            _smoothed_part(name, value, labels.labels_of(name), counts[name], n_answers=n_answers)
+            part(name, labels.labels_of(name), [one[name] for one in values], value)
             for name, value in labels.values(label).items()
         )
-        return {"label": label, "confidence": (found[label] + 1) / (found.total() + 2), "parts": parts}
+        return {"label": label, "confidence": self._whole(totals[label], len(given)), "parts": parts}
+
+    def _weights(self, answers: Sequence[Prediction]) -> list[float]:
+        """Return the weight of each answer: all count alike."""
+        return [1.0] * len(answers)
+
+    def _pooled(
+        self, labels: LabelSet, given: Sequence[str], weights: Sequence[float]
+    ) -> tuple[str, NDArray[np.float64]]:
+        """Return the most probable of given labels, and the probabilities of all, above 0, shape (L,)."""
+        del weights
+        counts = np.array([given.count(label) for label in labels.labels])
+        return labels.labels[int(counts.argmax())], (counts + 1.0) / (len(given) + len(counts))
+
+    def _whole(self, total: float, count: int) -> float:
+        """Return the confidence in a whole answer with this weight of `count` answers."""
+        return (total + 1.0) / (count + 2.0)
 
     def sample(self, request: CompletionRequest, number: int) -> CompletionRequest:
         """Return the request for the sample with this number, from 0."""
@@ -273,44 +305,6 @@ class Sampling(Method):
             "temperature": self.temperature,
             **{name: value for name, value in read.items() if name not in {"space", "field"}},
         }
-
-
-def _smoothed_part(name: str, label: str, labels: LabelSet, found: Counter[str], *, n_answers: int) -> Part:
-    counts = np.array([found[one] for one in labels.labels])
-    legal = int(counts.sum())
-    return counted_part(
-        name,
-        label,
-        labels,
-        (counts + 1.0) / (legal + len(counts)),
-        measured=counts > 0,
-        label_mass=legal / n_answers,
-        space=LogprobSpace.SAMPLED,
-    )
-
-
-def counted_part(  # noqa: PLR0913 (fields of a distribution)
-    name: str,
-    label: str,
-    labels: LabelSet,
-    probabilities: NDArray[np.float64],
-    *,
-    measured: NDArray[np.bool_],
-    label_mass: float,
-    space: LogprobSpace,
-) -> Part:
-    """Return a part of an answer whose probabilities, above 0, come from several answers."""
-    distribution = LabelDistribution(
-        labels=labels.labels,
-        logprobs=np.log(probabilities),
-        measured=measured,
-        joint_logprob=None,
-        label_mass=label_mass,
-        unresolved_mass=0.0,
-        space=space,
-        emitted=label,
-    )
-    return scored_part(name, label, distribution)
 
 
 @dataclass(kw_only=True)
@@ -408,38 +402,32 @@ class Fused(Sampling):
         rotated = labels[start:] + labels[:start]
         return rotated[::-1] if number % 2 else rotated
 
-    def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> dict[str, Any]:
-        """Return label, confidence, and distribution or parts, pooled over the legal ones of `n_answers` answers."""
-        labels = self.reader.labels
-        stated = _completed([stated_confidence(answer.text or "") for answer in answers])
-        given = [answer.label for answer in answers if answer.label is not None]
+    def _weights(self, answers: Sequence[Prediction]) -> list[float]:
+        """Return the stated confidences, the missing ones replaced by the mean of the others."""
+        stated = [stated_confidence(answer.text or "") for answer in answers]
+        known = [confidence for confidence in stated if confidence is not None]
+        mean = sum(known) / len(known) if known else 100.5 / 101.0
+        return [mean if confidence is None else confidence for confidence in stated]
 
-        def part(name: str, labels: LabelSet, given: Sequence[str], label: str | None = None) -> Part:
-            """Return one part of the answer; its label is the most probable one by default."""
-            pooled = _pooled(labels, given, stated)
-            best = pooled.max() - 1e-12
-            return counted_part(
-                name,
-                label or next(one for one in given if pooled[labels.labels.index(one)] >= best),
-                labels,
-                pooled,
-                measured=np.array([one in given for one in labels.labels]),
-                label_mass=len(answers) / n_answers,
-                space=self.space,
-            )
+    def _pooled(
+        self, labels: LabelSet, given: Sequence[str], weights: Sequence[float]
+    ) -> tuple[str, NDArray[np.float64]]:
+        """Return the first given of the most probable labels, and the mean of the answers' distributions."""
+        count = len(labels.labels)
+        total = np.zeros(count)
+        for answer, confidence in zip(given, weights, strict=True):
+            p = max(confidence, 1.0 / count)
+            rest = (1.0 - p) / (count - 1)
+            total += rest
+            total[labels.labels.index(answer)] += p - rest
+        pooled: NDArray[np.float64] = total / total.sum()
+        by_label = dict(zip(labels.labels, pooled, strict=True))
+        best = next(label for label in given if by_label[label] >= pooled.max() - 1e-12)
+        return best, pooled
 
-        if not labels.holds_several:
-            only = part("", labels, given)
-            return {"label": only.label, "confidence": only.confidence, "distribution": only.distribution}
-        weights = dict.fromkeys(given, 0.0)
-        for answer, confidence in zip(given, stated, strict=True):
-            weights[answer] += confidence
-        label = max(weights, key=weights.__getitem__)
-        parts = tuple(
-            part(name, labels.labels_of(name), [labels.values(answer)[name] for answer in given], value)
-            for name, value in labels.values(label).items()
-        )
-        return {"label": label, "confidence": weights[label] / len(given), "parts": parts}
+    def _whole(self, total: float, count: int) -> float:
+        """Return the mean of the confidences stated for an answer, where others say nothing for it."""
+        return total / count
 
     def describe(self) -> Mapping[str, Any]:
         """Return the calls a row, the temperature and the settings of the reader, for cache keys."""
@@ -473,26 +461,6 @@ def stated_confidence(text: str) -> float | None:
         return None
     percent = value * 100.0 if is_fraction and not sign and value <= 1.0 else float(value)
     return (percent + 0.5) / 101.0 if 0.0 <= percent <= 100.0 else None
-
-
-def _completed(stated: Sequence[float | None]) -> list[float]:
-    """Return stated confidences, the missing ones replaced by the mean of the others."""
-    known = [confidence for confidence in stated if confidence is not None]
-    mean = sum(known) / len(known) if known else 100.5 / 101.0
-    return [mean if confidence is None else confidence for confidence in stated]
-
-
-def _pooled(labels: LabelSet, given: Sequence[str], stated: Sequence[float]) -> NDArray[np.float64]:
-    """Return the mean of the distributions that the answers' stated confidences make, shape (L,)."""
-    count = len(labels.labels)
-    total = np.zeros(count)
-    for answer, confidence in zip(given, stated, strict=True):
-        p = max(confidence, 1.0 / count)
-        rest = (1.0 - p) / (count - 1)
-        total += rest
-        total[labels.labels.index(answer)] += p - rest
-    pooled: NDArray[np.float64] = total / total.sum()
-    return pooled
 
 
 def with_confidence(
