@@ -51,7 +51,7 @@ from calibrant.core._prediction import LabelDistribution, Outcome, Part, Predict
 from calibrant.core._predictor import CallGroup
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
-from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
+from calibrant.inference._reader import label_content, parts_content, parts_of_set, scored_part
 from calibrant.logprobs._distribution import LabelTrie, whole_label_distribution
 from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 from calibrant.logprobs._walk import LabelWalk, TokenTrie, TokenWalk
@@ -467,9 +467,7 @@ class ExactScoring(ExactMethod):
         if not label:
             return calls.unlikely()
         return Prediction(
-            label=label,
-            confidence=distribution.confidence(label),
-            distribution=distribution,
+            **label_content(label, distribution),
             text=self.constraint.answer(label),
             features=calls.features if self.keep_features else None,
             **calls.effort,
@@ -581,14 +579,9 @@ class FieldChain(ExactMethod):
                     return calls.unlikely(f"field {one.name!r}: ")
                 parts[one.name] = scored_part(one.name, label, distribution)
                 text = choice.take(text, label)
-        ordered = tuple(parts[one.name] for one in self.labels.fields)
-        return Prediction(
-            label=self.labels.answer_of({part.name: part.label for part in ordered}),
-            confidence=joint_confidence(ordered),
-            text=text + self.behind,
-            parts=ordered,
-            **calls.effort,
-        )
+        ordered = [parts[one.name] for one in self.labels.fields]
+        content = parts_content(self.labels, ordered)
+        return Prediction(**content, text=text + self.behind, **calls.effort)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the fields in order and the settings of `ExactMethod`."""

@@ -23,7 +23,7 @@ from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome,
 from calibrant.core._predictor import CallGroup
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
 from calibrant.inference._methods import Decoding, Method, ModelSetup, ScoringChoice
-from calibrant.inference._reader import scored_part
+from calibrant.inference._reader import label_content, scored_part
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError, field_value
 from calibrant.metrics._validation import check_count, is_number
@@ -259,7 +259,7 @@ class Sampling(Method):
 
         if not labels.holds_several:
             only = part("", labels, given)
-            return {"label": only.label, "confidence": only.confidence, "distribution": only.distribution}
+            return label_content(only.label, only.distribution)
         totals = dict.fromkeys(given, 0.0)
         for answer, weight in zip(given, weights, strict=True):
             totals[answer] += weight
