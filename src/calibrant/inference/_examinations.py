@@ -296,7 +296,7 @@ def known_scoring(model: object, *, options: Options | None) -> Scoring:
     return "exact" if found is not None and found.scoring == "exact" else "auto"
 
 
-def known_abilities(model: str, options: Options | None = None) -> ModelAbilities | None:
+def known_abilities(model: str, options: Options | None) -> ModelAbilities | None:
     """Return the known abilities of a setup; None if they are to be found out.
 
     A stored examination says so, or else the probe of the last 30 days: servers change.
@@ -311,7 +311,7 @@ def known_abilities(model: str, options: Options | None = None) -> ModelAbilitie
 _shared: WeakValueDictionary[str, KnownAbilities] = WeakValueDictionary()
 
 
-def shared_abilities(model: str, options: Options | None = None) -> KnownAbilities:
+def shared_abilities(model: str, options: Options | None) -> KnownAbilities:
     """Return the abilities of a server and model, which all classifiers of this process share.
 
     What a probe finds is kept for other processes. Where nothing can be written, each of them makes its own.

@@ -282,9 +282,7 @@ def _names_secret(value: object) -> bool:
     return isinstance(value, list | tuple) and any(map(_names_secret, value))
 
 
-def open_batch_api(
-    model: str, *, options: Options | None = None, retry: RetryPolicy | None = None
-) -> BatchApi:
+def open_batch_api(model: str, *, options: Options | None, retry: RetryPolicy | None) -> BatchApi:
     """Return the batch interface of the provider of `model`.
 
     Parameters
@@ -370,7 +368,7 @@ def replaced_model(
         found = allowed_settings(own).model_copy(update={"name": other})
     if api_base is not None:
         options = {key: value for key, value in found.options.items() if key not in ADDRESSES}
-        is_same_place = _host_of(own) == urlsplit(api_base).netloc
+        is_same_place = urlsplit(_address_of(own) or "").netloc == urlsplit(api_base).netloc
         options = options if is_same_place else without_secrets(options)[0]
         found = found.model_copy(update={"api_base": api_base, "options": options})
     _tell(own.name, other, _dropped(own, found), _place_of(own), _place_of(found))
@@ -399,11 +397,6 @@ def _dropped(own: ModelSettings, found: ModelSettings) -> tuple[str, ...]:
         names.append("scoring")
     gone = [name for name in own.options if name not in found.options and name not in ADDRESSES]
     return (*names, *(f"options.{name}" for name in gone))
-
-
-def _host_of(own: ModelSettings) -> str:
-    address = _address_of(own)
-    return "" if address is None else urlsplit(address).netloc
 
 
 def _address_of(own: ModelSettings) -> str | None:

@@ -173,8 +173,6 @@ class TextVectors:
         Texts a call.
     place : str
         Host or provider that gets the texts; empty if they stay on this machine.
-    calls : ModelCalls, optional
-        Retries and concurrency of the calls.
 
     Attributes
     ----------
@@ -190,11 +188,10 @@ class TextVectors:
         identity: Sequence[Any],
         batch_size: int = _BATCH,
         place: str = "",
-        calls: ModelCalls | None = None,
     ) -> None:
         self.name, self.place, self.batch_size = name, place, batch_size
         self._embedder = embedder
-        self._calls = calls or ModelCalls(gate=Gate(provider=name))
+        self._calls = ModelCalls(gate=Gate(provider=name))
         self._store = VectorStore(user_path("vectors.sqlite", "cache"))
         self._digest = hashlib.sha256(json.dumps(list(identity)).encode())
         self._is_recognised = not place  # the identity of a model on this machine covers its weights

@@ -57,7 +57,7 @@ class DecisionExamination:
         Called with the number of every call, from 1, before it is made.
     """
 
-    def __init__(self, client: DecisionClient, *, on_call: Callable[[int], None] | None = None) -> None:
+    def __init__(self, client: DecisionClient, *, on_call: Callable[[int], None] | None) -> None:
         self._client = client
         self._on_call = on_call
         self._seconds: list[float] = []

@@ -136,7 +136,7 @@ class TopicReading:
     is_unreadable: bool = False
 
 
-def read_topic(response: object, *, form: AnswerForm = AnswerForm.SCHEMA) -> TopicReading:
+def read_topic(response: object, *, form: AnswerForm) -> TopicReading:
     """Return the reading of an answer that was asked for in a form, including any fault."""
     reader = _READER.in_form(form)
     prediction = reader.read(response)
@@ -473,7 +473,7 @@ class ExaminationCalls:
     """
 
     def __init__(
-        self, client: Client, options: Mapping[str, Any], *, on_call: Callable[[int], None] | None = None
+        self, client: Client, options: Mapping[str, Any], *, on_call: Callable[[int], None] | None
     ) -> None:
         self.client = client
         self.made = 0
