@@ -356,10 +356,12 @@ def _split(address: str) -> tuple[SplitResult, list[tuple[str, str]]] | None:
         return None
 
 
-def _place(parts: SplitResult) -> str:
-    """Return a URL without credentials, parameters and trailing slash."""
+def _shown(parts: SplitResult, parameters: list[tuple[str, str]]) -> str:
+    """Return a URL without credentials and trailing slash, and with these parameters."""
     host = parts.netloc.rpartition("@")[2]
-    return redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
+    place = redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
+    query = urlencode(parameters)
+    return f"{place}?{query}" if query else place
 
 
 def public_address(address: str) -> str:
@@ -373,9 +375,10 @@ def public_address(address: str) -> str:
     split = _split(address)
     if split is None:
         return redact(address)
-    query = urlencode([pair for pair in split[1] if _is_harmless_parameter(*pair)])
+    parts, parameters = split
+    shown = _shown(parts, [pair for pair in parameters if _is_harmless_parameter(*pair)])
     # Once more as a whole: a harmless parameter may hold a key all the same.
-    return redact(_place(split[0]) + (f"?{query}" if query else ""))
+    return redact(shown)
 
 
 def hidden_in_address(address: str) -> list[str]:
@@ -395,14 +398,14 @@ def identifying_address(address: str) -> str:
     split = _split(address)
     if split is None:
         return redact(address)
-    named = [(name, value) for name, value in split[1] if not _SECRET_PARAMETER.search(name)]
-    # A harmless parameter may hold a key all the same.
-    shown = [
-        (name, value if _is_harmless_parameter(name, value) and redact(value) == value else digest_of(value))
-        for name, value in named
-    ]
-    query = urlencode(shown)
-    return _place(split[0]) + (f"?{query}" if query else "")
+    parts, parameters = split
+    shown = []
+    for name, value in parameters:
+        # A harmless parameter may hold a key all the same.
+        is_harmless_text = _is_harmless_parameter(name, value) and redact(value) == value
+        if not _SECRET_PARAMETER.search(name):
+            shown.append((name, value if is_harmless_text else digest_of(value)))
+    return _shown(parts, shown)
 
 
 def is_harmless(name: str, text: str) -> bool:

@@ -107,6 +107,10 @@ class Reply:
         """True if the status is transient, so that the same call may succeed later."""
         return self.status in {408, 425, 429} or (self.status >= 500 and not self.absent)
 
+    def refuses(self, *words: str) -> bool:
+        """Return True if the server refuses the request as it is (400 or 422), and says one of these words."""
+        return self.status in {400, 422} and any(word in self.words.lower() for word in words)
+
     @property
     def words(self) -> str:
         """Error message of the server on one line, cleaned for display."""

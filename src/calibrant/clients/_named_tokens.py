@@ -18,7 +18,6 @@ _PROBE: Final = "Hello there"
 _PROBED: Final = (1, 2, 3)
 _CANDIDATES: Final = 1024
 _NUMBER: Final = "token_id:"  # how vLLM writes the number of a token
-_REFUSED: Final = frozenset({400, 422})
 
 
 @dataclass(kw_only=True)
@@ -94,7 +93,7 @@ class NamingOption:
         for begin in range(0, len(spread), self.most):
             named = self.fields(spread[begin : begin + self.most])
             reply = await self.ask(prompt, {**fields, **named})
-            if reply.status in _REFUSED and "vocab" in reply.words.lower() and self.n_known > self.most:
+            if reply.refuses("vocab") and self.n_known > self.most:
                 self.n_known //= 2
                 return await self.candidates(prompt, fields)
             answer = self.http.checked(reply)

@@ -221,8 +221,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
     async def _detect_completions(self) -> CompletionsServer:
         server = CompletionsServer(http=self._http, model=self._model)
         reply = await server.ask((_PROBE,))
-        words = reply.words.lower()
-        if reply.status in {400, 422} and "logprobs" in words and "echo" not in words:
+        if reply.refuses("logprobs") and not reply.refuses("echo"):
             server = replace(server, logprobs=0)  # vLLM with --max-logprobs 0
             reply = await server.ask((_PROBE,))
         await self._check_ability(server, reply)
@@ -239,9 +238,9 @@ class OpenAICompatibleClient(OpenAIChatClient):
 
     async def _check_ability(self, server: Server, reply: Reply) -> None:
         """Raise ConfigurationError if the server cannot report probabilities; ignore other errors."""
-        words = reply.words.lower()
-        if reply.status in {400, 422} and any(word in words for word in ("logprobs", "n_probs", "echo")):
+        if reply.refuses("logprobs", "n_probs", "echo"):
             raise self._unable(f"{server.route} refuses them: {self._http.redacted(reply.words)[:200]}")
+        words = reply.words.lower()
         unknown_model = "model" in words and "completions" not in words
         if not reply.absent or (reply.status == 404 and unknown_model):
             return
@@ -419,9 +418,8 @@ class LlamaCppServer:
         if not props.fine or not data.keys() & {"default_generation_settings", "total_slots"}:
             return None
         context = reported_mapping(data.get("default_generation_settings")).get("n_ctx")
-        return cls(
-            http=http, slots=_positive_int(data.get("total_slots")) or 1, context=_positive_int(context)
-        )
+        slots = _positive_int(data.get("total_slots")) or 1
+        return cls(http=http, slots=slots, context=_positive_int(context))
 
     async def ask(self, prompt: str, *, count: int, slot: int | None = None) -> Reply:
         """Request the `count` most probable tokens after `prompt`, or as many as the server allows."""
@@ -457,10 +455,12 @@ class LlamaCppServer:
             answer = self.http.checked(await self.ask(prompt, count=wanted, slot=slot))
             listing = self.listing(answer)
             if listing:
-                usage = usage_of(answer, prompt="tokens_evaluated", completion="tokens_predicted")
-                model = _text(answer, "model")
                 return NextTokens(
-                    top=listing, usage=usage, model=model, short=wanted < most, ids=_listed_ids(answer)
+                    top=listing,
+                    usage=usage_of(answer, prompt="tokens_evaluated", completion="tokens_predicted"),
+                    model=_text(answer, "model"),
+                    short=wanted < most,
+                    ids=_listed_ids(answer),
                 )
         raise ProviderError(
             f"the server answered {REPEATS} times without log-probabilities.",
@@ -604,10 +604,8 @@ class CompletionsServer:
         """Return the prompt by the server's own chat template, or None if the server does not expose it."""
         body = {"model": self.model, "add_generation_prompt": True, **_chat(messages, options)}
         reply = await self.http.exchange("/tokenize", body)
-        words = reply.words.lower()
         # SGLang refuses messages, as it tokenises prompts only.
-        wants_prompt = reply.status in {400, 422} and "prompt" in words and "required" in words
-        if reply.absent or wants_prompt:
+        if reply.absent or (reply.refuses("prompt") and reply.refuses("required")):
             return None
         return await self._spelled(self.http.checked(reply).get("tokens") or [])
 
@@ -650,10 +648,9 @@ def _listed_ids(answer: Json) -> tuple[int, ...]:
 
 def _smaller_count(reply: Reply, count: int) -> int | None:
     """Return a smaller number of next tokens if `count` was refused as too large, else None."""
-    words = reply.words.lower()
-    if reply.status not in {400, 422} or "n_probs" not in words:
+    if not reply.refuses("n_probs"):
         return None
-    limits = [int(number) for number in _MAXIMUM.findall(words)]
+    limits = map(int, _MAXIMUM.findall(reply.words.lower()))
     lower = next((number for number in limits if 0 < number < count), max(_LEAST_COUNT, count // 2))
     return lower if lower < count else None
 
