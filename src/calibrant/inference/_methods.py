@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -100,14 +100,14 @@ class ModelCalls:
         gate.leave(epoch)
         return found
 
-    async def make(
+    def make(
         self,
         call: Call[_T],
         *,
         provider: str,
         operation: str = "chat",
         request: CompletionRequest | None = None,
-    ) -> tuple[_T, int]:
+    ) -> Awaitable[tuple[_T, int]]:
         """Make a call through the gate, with retries while the failure is retryable.
 
         Parameters
@@ -133,7 +133,7 @@ class ModelCalls:
         ProviderError
             The last failure, which may be a deadline; its attribute ``attempts`` holds the number of calls made.
         """
-        return await self.policy.repeat(partial(self._once, call, provider, operation, request))
+        return self.policy.repeat(partial(self._once, call, provider, operation, request))
 
     async def respond(self, client: Client, request: CompletionRequest) -> tuple[object, int]:
         """Return the response to a request, and the number of calls made; a broken one is retried like a failed call.
