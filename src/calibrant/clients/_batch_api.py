@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 from calibrant.clients._calls import Call, RetryPolicy
@@ -274,7 +274,7 @@ class BatchApi:
                 return None
             after = last.id
 
-    async def _upload(self, path: Path, seconds: float) -> dict[str, Any]:
+    async def _upload(self, path: Path, seconds: float) -> Json:
         import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
 
         with path.open("rb") as file:

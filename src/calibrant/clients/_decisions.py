@@ -323,7 +323,7 @@ def _id(place: int) -> str:
     return f"q{place}"
 
 
-def _spelled(wire: str, questions: tuple[DecisionQuestion, ...]) -> dict[str, Any] | list[Any]:
+def _spelled(wire: str, questions: tuple[DecisionQuestion, ...]) -> Json | list[Any]:
     """Return the questions as the wire spells them, as JSON values."""
     if wire == SYSTEM_ONE:
         return {_id(place): _system_one(question) for place, question in enumerate(questions)}
@@ -336,7 +336,7 @@ def _encoded(wire: str, questions: tuple[DecisionQuestion, ...]) -> str:
     return json.dumps(_spelled(wire, questions))
 
 
-def _system_one(question: DecisionQuestion) -> dict[str, Any]:
+def _system_one(question: DecisionQuestion) -> Json:
     asked = {"type": question.kind, "instructions": question.instructions}
     described = _described(question)
     if question.kind == "yes_no":
@@ -349,7 +349,7 @@ def _system_one(question: DecisionQuestion) -> dict[str, Any]:
     return {**asked, "criteria": options}
 
 
-def _openai(name: str, question: DecisionQuestion) -> dict[str, Any]:
+def _openai(name: str, question: DecisionQuestion) -> Json:
     asked = {"type": question.kind, "name": name, "instructions": question.instructions}
     described = _described(question)
     if question.kind == "yes_no":

@@ -180,7 +180,7 @@ class JsonHttp:
         """Return a text with the known secrets redacted."""
         return hide(text, self._secrets)
 
-    async def call(self, route: str, body: Json | None = None) -> dict[str, Any]:
+    async def call(self, route: str, body: Json | None = None) -> Json:
         """Send `body` by POST, or GET without a body, and return the JSON object of the answer.
 
         Raises
@@ -266,7 +266,7 @@ class JsonHttp:
                 failure = self._failure(error, self._timeout if seconds is None else seconds)
         raise failure from None  # the cause may hold a key
 
-    def checked(self, reply: Reply) -> dict[str, Any]:
+    def checked(self, reply: Reply) -> Json:
         """Return the JSON object of a reply; raise `refused` if the reply has none or is an error.
 
         Raises
@@ -505,9 +505,7 @@ class JsonService:
             provider=name, endpoint=endpoint, timeout=timeout_seconds, most_bytes=_SERVICE_BYTES
         )
 
-    async def post(
-        self, body: Json, *, on_object: Callable[[Json], None] | None = None
-    ) -> tuple[dict[str, Any], int]:
+    async def post(self, body: Json, *, on_object: Callable[[Json], None] | None = None) -> tuple[Json, int]:
         """Send `body` by POST; return the JSON object of the answer, and the number of attempts.
 
         Parameters
@@ -531,7 +529,7 @@ class JsonService:
         """
         data = json.dumps(body).encode()
 
-        async def once() -> dict[str, Any]:
+        async def once() -> Json:
             reply = await self._http.send(self.url, data)
             if reply.data is not None and on_object is not None:
                 on_object(reply.data)

@@ -112,7 +112,7 @@ class OpenAIChatClient:
         """
         return await self._first.then(partial(self._call, request))
 
-    async def _call(self, request: CompletionRequest) -> dict[str, Any]:
+    async def _call(self, request: CompletionRequest) -> Json:
         draft = self._drafts.draft(request)
         reply = await self._send(draft, self._drafts.body(draft, request))
         data = reply.data
@@ -147,7 +147,7 @@ class OpenAIChatClient:
                 return other
         return reply
 
-    def _refused(self, reply: Reply) -> dict[str, Any]:
+    def _refused(self, reply: Reply) -> Json:
         """Return a content-policy block as a refusal, and raise every other failure."""
         status: int | None = reply.status
         if reply.fine:  # some gateways send the status in the body, with 200 around it

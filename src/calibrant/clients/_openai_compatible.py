@@ -623,7 +623,7 @@ class CompletionsServer:
         spelled = None if answer is None else await self._spelled(answer.get("tokens") or [])
         return spelled is None or "".join(spelled.split()) == "".join(text.split())
 
-    async def _tokenized(self, text: str) -> dict[str, Any] | None:
+    async def _tokenized(self, text: str) -> Json | None:
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         reply = await self.http.exchange("/tokenize", body)
         return None if reply.absent else self.http.checked(reply)
@@ -655,7 +655,7 @@ def _smaller_count(reply: Reply, count: int) -> int | None:
     return lower if lower < count else None
 
 
-def _chat(messages: Sequence[Message], options: Json) -> dict[str, Any]:
+def _chat(messages: Sequence[Message], options: Json) -> Json:
     """Return the part of a request with the messages and the variables of the chat template."""
     variables = {"chat_template_kwargs": dict(options)} if options else {}
     return {"messages": [dict(message) for message in messages], **variables}

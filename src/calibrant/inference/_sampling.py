@@ -23,7 +23,7 @@ from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome,
 from calibrant.core._predictor import CallGroup
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
 from calibrant.inference._methods import Decoding, Method, ModelSetup, ScoringChoice
-from calibrant.inference._reader import label_content, scored_part
+from calibrant.inference._reader import Content, label_content, scored_part
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError, field_value
 from calibrant.metrics._validation import check_count, is_number
@@ -236,7 +236,7 @@ class Sampling(Method):
         """Number of calls about each row, retries aside."""
         return self.samples
 
-    def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> dict[str, Any]:
+    def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> Content:
         """Return label, confidence, and distribution or parts, from the legal ones of `n_answers` answers."""
         labels = self.reader.labels
         given = [answer.label for answer in answers if answer.label is not None]
