@@ -168,13 +168,13 @@ def _weights_of(
     else:
         names = [label] if labels is None else list(labels)
         if len(names) != len(probabilities):
-            msg = f"Expected one probability per label, got {len(probabilities)} for {len(names)} labels."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected one probability per label, got {len(probabilities)} for {len(names)} labels."
+            )
         found = dict(zip(names, probabilities, strict=True))
     is_legal = all(0.0 <= value < math.inf for value in found.values())
     if not is_legal or sum(found.values()) <= 0.0:
-        msg = f"Expected probabilities of at least 0, one of them above 0, got {found}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"Expected probabilities of at least 0, one of them above 0, got {found}.")
     return found
 
 
@@ -279,8 +279,7 @@ def _pieces_of(label: str, tokens: Split) -> tuple[bytes, ...]:
         return tuple(character.encode() for character in text)
     if tokens == "bytes":
         return tuple(bytes([byte]) for byte in text.encode())
-    msg = f'tokens must be "label", "characters", "bytes" or a function, got {tokens!r}.'
-    raise ConfigurationError(msg)
+    raise ConfigurationError(f'tokens must be "label", "characters", "bytes" or a function, got {tokens!r}.')
 
 
 def _shares_at(text: bytes, rivals: _Rivals) -> dict[bytes, float]:
@@ -314,8 +313,7 @@ def _piece_after(text: bytes, pieces: Sequence[bytes]) -> tuple[bytes, bool] | N
 def _with_illegal(shares: Mapping[bytes, float], illegal_mass: float) -> dict[bytes, float]:
     """Return the shares with `illegal_mass` moved to a token that leads to no label."""
     if not 0.0 <= illegal_mass < 1.0:
-        msg = f"illegal_mass must be in [0, 1), got {illegal_mass}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"illegal_mass must be in [0, 1), got {illegal_mass}.")
     left = {data: share * (1.0 - illegal_mass) for data, share in shares.items()}
     return left | {_ILLEGAL: illegal_mass} if illegal_mass else left
 
@@ -490,8 +488,7 @@ class Rule:
             if key in text:
                 return self._answers[key]
         if self._default is None:
-            msg = f"The fake model knows no answer to {text!r}: add one, or a default."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"The fake model knows no answer to {text!r}: add one, or a default.")
         return self._default
 
 
@@ -509,10 +506,9 @@ def distribution_of(answer: object, labels: Sequence[str]) -> tuple[str, Mapping
         return label, dict.fromkeys(labels, rest) | {label: probability}
     if isinstance(answer, Mapping) and answer:
         return max(answer, key=lambda name: answer[name]), answer
-    msg = (
+    raise ConfigurationError(
         f"Expected a label, (label, probability), a distribution, an exception or a response, got {answer!r}."
     )
-    raise ConfigurationError(msg)
 
 
 @contextlib.contextmanager
@@ -661,8 +657,7 @@ class FakeContinuingClient(FakeClient):
         super().__init__(labels, answers, **options)
         for name, number in (("listed", listed), ("few", few)):
             if number is not None and number < 1:
-                msg = f"{name} must be at least 1, got {number}."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(f"{name} must be at least 1, got {number}.")
         self.beginnings: list[str] = []
         self.checked: list[tuple[str, ...]] = []
         self.open_rows = 0
@@ -682,8 +677,9 @@ class FakeContinuingClient(FakeClient):
         self.checked.append(tuple(labels))
         for label in labels:
             if label in self._unscorable:
-                msg = f"The tokens of {self.name} do not spell the label {label!r}: rename the label."
-                raise ConfigurationError(msg)
+                raise ConfigurationError(
+                    f"The tokens of {self.name} do not spell the label {label!r}: rename the label."
+                )
 
     @contextlib.asynccontextmanager
     async def continuing(self, request: CompletionRequest) -> AsyncIterator[Continuation]:
@@ -717,8 +713,9 @@ class FakeContinuingClient(FakeClient):
 
     def _shares_after(self, text: str, answer: object) -> dict[bytes, float]:
         if isinstance(answer, Mapping) and "choices" in answer:
-            msg = "Expected probabilities of labels, got a ready response: it cannot be continued."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                "Expected probabilities of labels, got a ready response: it cannot be continued."
+            )
         label, probabilities = distribution_of(answer, self.labels)
         style = {name: self._style[name] for name in ("field", "tokens")}
         weights = {
@@ -747,6 +744,7 @@ class _FakeRow:
     async def next_tokens(self, text: str, *, few: bool = False) -> NextTokens:
         """Return the next tokens after `text`."""
         if self.ended:
-            msg = f"{self.client.name}: a row was asked after its context had ended: ask inside `async with`."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"{self.client.name}: a row was asked after its context had ended: ask inside `async with`."
+            )
         return await self.client.next_tokens(self.request, text, few=few)

@@ -51,14 +51,20 @@ class Memory:
             segment.take(None if wanted is None else np.array(wanted, dtype=np.float32))
 
 
+def opened(count: int, *, n_ctx: int) -> tuple[EnginePlace, Memory]:
+    """Return the first of `count` places, and its memory."""
+    memory = Memory()
+    return EnginePlace.of(0, count, n_ctx=n_ctx, memory=memory), memory
+
+
 def ask(
     place: EnginePlace, memory: Memory, texts: list[Tokens], prompt: Tokens | None = None
 ) -> list[Tokens]:
     """Return the tokens from which the logits after each text were computed."""
     job = Job(place, prompt or [], [tuple(text) for text in texts])
-    job.begin(memory=memory)
+    job.begin()
     while not job.is_done:
-        memory.compute(job.next_segments([], memory=memory))
+        memory.compute(job.next_segments([]))
     return [logits.astype(int).tolist() for logits in job.future.result(0)]
 
 
@@ -71,7 +77,7 @@ texts = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1
 )
 def test_every_text_follows_its_own_beginning(asked: list[list[Tokens]], rows: list[Tokens]) -> None:
     """The logits after a text follow from its own prompt, in any order of rows and texts."""
-    place, memory = EnginePlace.of(0, 32, n_ctx=40), Memory()
+    place, memory = opened(32, n_ctx=40)
     for prompt in rows:
         place.is_begun = False
         for behind in asked:
@@ -81,7 +87,7 @@ def test_every_text_follows_its_own_beginning(asked: list[list[Tokens]], rows: l
 
 def test_texts_that_begin_alike_share_their_beginning() -> None:
     """A longer text reuses the tokens of a shorter one that it begins with."""
-    place, memory = EnginePlace.of(0, 1, n_ctx=100), Memory()
+    place, memory = opened(1, n_ctx=100)
     ask(place, memory, [[1, 2, 3]])
     ask(place, memory, [[1, 2, 3, 4], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [1, 2, 3, 7]])
     assert memory.computed == 3 + 3 + 1
@@ -91,17 +97,17 @@ def test_texts_that_begin_alike_share_their_beginning() -> None:
 
 def test_prompt_and_texts_share_a_batch() -> None:
     """Prompt and texts with common beginnings are computed in one batch, each token once."""
-    place, memory = EnginePlace.of(0, 1, n_ctx=100), Memory()
+    place, memory = opened(1, n_ctx=100)
     job = Job(place, [1, 2, 3], [(), (4,), (4, 5), (4, 5, 6), (4, 7), (8,)])
-    job.begin(memory=memory)
-    memory.compute(job.next_segments([], memory=memory))
+    job.begin()
+    memory.compute(job.next_segments([]))
     assert job.is_done
     assert memory.computed == 3 + 5
 
 
 def test_rows_reuse_common_prefixes() -> None:
     """A row reuses the previous row's computed tokens up to the first difference."""
-    place, memory = EnginePlace.of(0, 1, n_ctx=1000), Memory()
+    place, memory = opened(1, n_ctx=1000)
     rules = list(range(300))
     ask(place, memory, [[]], [*rules, 1, 2])
     place.is_begun = False
@@ -114,7 +120,7 @@ def test_rows_reuse_common_prefixes() -> None:
 
 def test_many_texts_are_computed_in_turns() -> None:
     """Ten texts share four sequences, and each follows the prompt."""
-    place, memory = EnginePlace.of(0, 64, n_ctx=100), Memory()
+    place, memory = opened(64, n_ctx=100)
     wanted = [[number] for number in range(10)]
     ask(place, memory, [[]], [1, 2, 3])
     assert ask(place, memory, wanted, [1, 2, 3]) == [[1, 2, 3, *text] for text in wanted]
@@ -123,13 +129,14 @@ def test_many_texts_are_computed_in_turns() -> None:
 @pytest.mark.parametrize("prompt", [[0] * 100, [0] * 5000])
 def test_prompts_without_room_raise_an_error(prompt: Tokens) -> None:
     """A prompt without room raises TooLongError with its number of tokens."""
+    place, _ = opened(1, n_ctx=100)
     with pytest.raises(TooLongError, match=str(len(prompt))):
-        EnginePlace.of(0, 1, n_ctx=100).begin(prompt, [], memory=Memory())
+        place.begin(prompt, [])
 
 
 def test_texts_without_room_raise_an_error() -> None:
     """A text without room raises TooLongError, and the next text is computed."""
-    place, memory = EnginePlace.of(0, 1, n_ctx=10), Memory()
+    place, memory = opened(1, n_ctx=10)
     ask(place, memory, [[1, 2]])
     with pytest.raises(TooLongError, match="11"):
         ask(place, memory, [list(range(11))])

@@ -87,6 +87,11 @@ def test_the_plain_prompt_breaks_ties() -> None:
     assert asked(said("dog", 80), said("cat", 80), said("cow", 80)).label == "dog"
 
 
+def test_the_most_probable_label_is_taken() -> None:
+    """A sure answer under a variant outweighs a doubtful one under the plain prompt."""
+    assert asked(said("cat", 40), said("dog", 90)).label == "dog"
+
+
 def test_illegal_answers_lower_the_label_mass() -> None:
     """An answer that is no label counts in the label mass alone; without any legal one there is none."""
     found = asked(said("cat", 90), said("bird", 90), said("cat", 90))

@@ -10,7 +10,7 @@ import pytest
 
 from calibrant.core import ConfigurationError, LimitReachedError, Limits, Outcome, ProviderError
 from calibrant.heads import Head
-from calibrant.inference import Classifier
+from calibrant.inference import Classifier, open_embedding_model
 from calibrant.sklearn import CalibrantClassifier
 from calibrant.testing import FakeClient
 from embedding_server import TOKENS, EmbeddingServer
@@ -194,6 +194,13 @@ def test_blank_and_equal_texts_are_not_asked_for(server: EmbeddingServer) -> Non
     found = classifier.classify_many(["hound", " ", "hound", "\n", "hound"])
     assert server.texts == ["hound"]
     assert {one.label for one in found[::2]} == {"dog"}
+
+
+def test_long_texts_share_a_call_up_to_its_size(server: EmbeddingServer) -> None:
+    """A call holds texts of at most 300,000 bytes: two of three long ones, after the fixed text."""
+    lengths = {"a": 200_000, "b": 150_000, "c": 150_000}
+    open_embedding_model(server.name).vectors([letter * length for letter, length in lengths.items()])
+    assert sorted(map(len, server.calls)) == [1, 1, 2]
 
 
 def test_a_classifier_serves_several_loops(server: EmbeddingServer) -> None:

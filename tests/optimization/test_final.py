@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 
 from calibrant.cascade import Cascade
-from calibrant.core import Example, MultiLabels, Outcome, Prediction, Task
+from calibrant.core import Example, MultiLabels, Task
 from calibrant.evaluation import calibrate_predictions
 from calibrant.evaluation._learned import calibrate_search
-from calibrant.heads import Head, fit_head
+from calibrant.heads import Head, compare_with_baselines
 from calibrant.inference import Classifier
-from calibrant.optimization import ValidatedCandidate, optimize
-from calibrant.optimization._choice import Choice
-from calibrant.optimization._result import final_score
+from calibrant.optimization import optimize
 from calibrant.optimization._stages import labelled_rows
 from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
@@ -370,24 +368,14 @@ def test_the_verdict_judges_the_model(told: bool, answers: tuple[str, str] | Non
         )
 
     task = hidden_task(train=split("train", 40), validation=split("validation", 30), test=split("test", 30))
-    predictions = [
-        Prediction(label=None, outcome=Outcome.ERROR, reason="not now")
-        if answers is None
-        else Prediction(label=answers[LABELS.index(row.answer)], confidence=0.9)
-        for row in task.test
-    ]
-    bits = [0, 1] * 20
-    head = fit_head(np.log(np.full((40, 2), 0.5)), bits, labels=LABELS)
-    one = ValidatedCandidate(
-        candidate={"system_prompt": "Which?"},
-        score=0.5,
-        accuracy=None,
-        macro_f1=None,
-        credit=None,
-        answered_labels=None,
+    answered = [] if answers is None else task.test
+    found = compare_with_baselines(
+        answered,
+        [(answers or LABELS)[LABELS.index(row.answer)] for row in answered],
+        [*task.train, *task.validation],
+        labels=task.labels,
+        failed=len(task.test) - len(answered),
     )
-    choice = Choice(validated=(one,), chosen=0)
-    found = final_score(task, head, choice, {"seed": predictions, "final": predictions})
     assert found.verdict.startswith(said)
     assert (found.against_text is None) is (answers is None)
     assert ("95 % interval" in found.verdict) is (answers is not None)

@@ -18,9 +18,9 @@ import pytest
 import sqlalchemy as sa
 
 from calibrant.core import ConfigurationError, StateError
-from calibrant.store import PredictionCache
+from calibrant.store import PredictionCache, Scope
 from calibrant.store._score_store import ScoreStore
-from calibrant.store._scores import Scope, Score
+from calibrant.store._scores import Score
 from processes import processes
 from stores import damage, set_version
 
@@ -111,16 +111,15 @@ def test_adding_is_all_or_nothing(url: str) -> None:
 
 RECORD = """
 import sys
-from calibrant.store._scores import Scope, Score
-from calibrant.store._score_store import ScoreStore
+from calibrant.evaluation import EvaluationHistory
 url, who = sys.argv[1], int(sys.argv[2])
 print("ready", flush=True)
 sys.stdin.readline()
-store = ScoreStore(url)
-scope = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
+history = EvaluationHistory(url)
+scope = {"account_id": "acme", "evaluator_id": "judge", "profile_name": "strict"}
 for number in range(40):
-    store.add(scope, [Score(score_raw=1000.0 * who + number)])
-    store.add(scope, [Score(score_raw=-1.0)] * 5, run_id="shared")
+    history.record(**scope, score_raw=1000.0 * who + number)
+    history.record_run([-1.0] * 5, **scope, run_id="shared")
 """
 
 
@@ -144,13 +143,12 @@ def test_forked_children_record_too(path: Path) -> None:
     """A forked child and its parent both record scores."""
     code = """
 import os, sys
-from calibrant.store._scores import Scope, Score
-from calibrant.store._score_store import ScoreStore
-store = ScoreStore(sys.argv[1])
-scope = Scope(account_id="acme", evaluator_id="judge", profile_name="strict")
-store.add(scope, [Score(score_raw=1.0)])
+from calibrant.evaluation import EvaluationHistory
+history = EvaluationHistory(sys.argv[1])
+scope = {"account_id": "acme", "evaluator_id": "judge", "profile_name": "strict"}
+history.record(**scope, score_raw=1.0)
 child = os.fork()
-store.add(scope, [Score(score_raw=2.0 if child else 3.0)])
+history.record(**scope, score_raw=2.0 if child else 3.0)
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """

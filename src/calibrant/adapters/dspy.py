@@ -27,7 +27,7 @@ from calibrant.adapters._state import Watch, refuse_several
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction, Token
 from calibrant.core._rows import Example
 from calibrant.inference._base import BasePredictor
 from calibrant.logprobs._distribution import extract_distribution
@@ -42,8 +42,6 @@ _ESCAPED: Final = {
     ord(character): json.dumps(character)[1:-1].encode() for character in (*map(chr, range(0x20)), '"', "\\")
 }
 
-_Alternatives = list[tuple[bytes, float]]
-
 __all__ = ["ConfidenceClassifier", "ConfidenceMetric"]
 _LOG = logging.getLogger("calibrant")
 _CONTEXT_FIELD: Final = "additional_context"
@@ -51,13 +49,6 @@ _INSTEAD_OF_DSPY: Final = (
     "they are unknown here; use calibrant optimize, or ConfidenceAdapter.from_classifier with gepa."
 )
 _RESULTS: Final = ("confidence", "distribution", "outcome", "reason", "completion")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Token:
-    data: bytes
-    logprob: float
-    alternatives: _Alternatives
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +90,7 @@ def written_distribution(logprobs: object, labels: LabelSet, field: str) -> Labe
         raise LogprobsUnavailableError(str(error)) from error
 
 
-def _tokens(logprobs: object) -> list[_Token]:
+def _tokens(logprobs: object) -> list[Token]:
     content = logprobs.get("content") if isinstance(logprobs, Mapping) else getattr(logprobs, "content", None)
     if not isinstance(content, Sequence) or not content:
         raise LogprobsUnavailableError(
@@ -114,10 +105,10 @@ def _tokens(logprobs: object) -> list[_Token]:
         ) from error
 
 
-def _token(entry: Mapping[str, Any]) -> _Token:
+def _token(entry: Mapping[str, Any]) -> Token:
     listed = entry.get("top_logprobs") or []
     alternatives = [(_data(alternative), float(alternative["logprob"])) for alternative in listed]
-    return _Token(data=_data(entry), logprob=float(entry["logprob"]), alternatives=alternatives)
+    return Token(_data(entry), float(entry["logprob"]), tuple(alternatives))
 
 
 def _data(entry: Mapping[str, Any]) -> bytes:
@@ -150,10 +141,10 @@ def _value(text: bytes, field: str) -> _Value | None:
     return _Value(start=start, end=end, terminator=terminator)
 
 
-def _as_json(tokens: Sequence[_Token], value: _Value, field: str) -> Iterator[_Token]:
+def _as_json(tokens: Sequence[Token], value: _Value, field: str) -> Iterator[Token]:
     """Yield the tokens of a JSON object that holds the value, with the log-probabilities of the written ones."""
     opening = b'{"%s": "' % field.encode()
-    yield _Token(data=opening, logprob=0.0, alternatives=[])
+    yield Token(opening, 0.0)
     begin = 0
     for token in tokens:
         end = begin + len(token.data)
@@ -162,10 +153,10 @@ def _as_json(tokens: Sequence[_Token], value: _Value, field: str) -> Iterator[_T
         begin = end
         if end > value.end:
             return
-    yield _Token(data=_CLOSING, logprob=0.0, alternatives=[])
+    yield Token(_CLOSING, 0.0)
 
 
-def _part(token: _Token, value: _Value, begin: int) -> _Token:
+def _part(token: Token, value: _Value, begin: int) -> Token:
     """Return the part of a token that belongs to the value, closed where the value ends in it."""
     before = max(0, value.start - begin)
     length = value.end - begin - before
@@ -175,12 +166,12 @@ def _part(token: _Token, value: _Value, begin: int) -> _Token:
     shared = token.data[:before]
     alternatives = [
         (_alternative(other[before:], value.terminator, is_first=begin + before == value.start), logprob)
-        for other, logprob in token.alternatives
+        for other, logprob in token.top
         if other != token.data and other.startswith(shared)
     ]
-    if token.alternatives:
+    if token.top:
         alternatives.append((data, token.logprob))
-    return _Token(data=data, logprob=token.logprob, alternatives=alternatives)
+    return Token(data, token.logprob, tuple(alternatives))
 
 
 def _alternative(written: bytes, terminator: bytes, *, is_first: bool) -> bytes:
@@ -195,12 +186,12 @@ def _escaped(data: bytes) -> bytes:
     return b"".join(_ESCAPED.get(code, bytes([code])) for code in data)
 
 
-def _response(tokens: Sequence[_Token]) -> dict[str, Any]:
+def _response(tokens: Sequence[Token]) -> dict[str, Any]:
     text = b"".join(token.data for token in tokens).decode("utf-8", "replace")
     content = [
         {
             **_entry(token.data, token.logprob),
-            "top_logprobs": [_entry(data, logprob) for data, logprob in token.alternatives],
+            "top_logprobs": [_entry(data, logprob) for data, logprob in token.top],
         }
         for token in tokens
     ]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, urlencode
 
-from calibrant.clients._calls import RetryPolicy, with_retries
+from calibrant.clients._calls import Call, RetryPolicy
 from calibrant.clients._endpoint import redact, resolve_endpoint, secret_texts, server_address
-from calibrant.clients._http import JsonHttp, Reply
+from calibrant.clients._http import Json, JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
@@ -77,7 +77,7 @@ class RemoteBatch:
     failed: int = 0
     errors: tuple[str, ...] = ()
     created: float | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Json = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -235,7 +235,8 @@ class BatchApi:
         """Return the error that a live call with this status and body would raise."""
         data = dict(body) if isinstance(body, Mapping) else None
         text = body if isinstance(body, str) else json.dumps(body)
-        return self._http.refused(Reply(status=status, headers={}, data=data, content=text.encode()))
+        reply = Reply(status=status, headers={}, data=data, content=text.encode())
+        return self._http.refused(reply)
 
     def redacted(self, text: str) -> str:
         """Return a message without credentials."""
@@ -245,8 +246,8 @@ class BatchApi:
         """Close the connections."""
         self._http.close()
 
-    async def _insist(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        return (await with_retries(call, policy=self._retry))[0]
+    async def _insist(self, call: Call[_T]) -> _T:
+        return (await self._retry.repeat(call))[0]
 
     async def _search(self, metadata: Mapping[str, str], since: float) -> RemoteBatch | None:
         """Return the batch with this metadata from the provider's list, or None."""
@@ -273,7 +274,7 @@ class BatchApi:
                 return None
             after = last.id
 
-    async def _upload(self, path: Path, seconds: float) -> dict[str, Any]:
+    async def _upload(self, path: Path, seconds: float) -> Json:
         import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
 
         with path.open("rb") as file:
@@ -283,9 +284,8 @@ class BatchApi:
             payload = form()
             address = f"{self._http.endpoint.root}/v1/files"
             headers = {"Content-Type": payload.content_type}
-            return self._http.checked(
-                await self._http.send(address, payload, headers=headers, timeout=seconds)
-            )
+            reply = await self._http.send(address, payload, headers=headers, timeout=seconds)
+            return self._http.checked(reply)
 
     async def _download(self, file_id: str, target: Path) -> None:
         partial = target.with_name(target.name + ".part")
@@ -347,7 +347,7 @@ class BatchApi:
             metadata=reported_mapping(record.get("metadata")),
         )
 
-    def _text(self, record: Mapping[str, Any], name: str) -> str:
+    def _text(self, record: Json, name: str) -> str:
         text = _clean_name(record.get(name))
         if text is not None:
             return text

@@ -10,13 +10,15 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
 
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._predictor import interruptible_sleep
 
 _T = TypeVar("_T")
+Call: TypeAlias = Callable[[], Awaitable[_T]]
+"""Function that makes one call."""
 
 # Default for concurrent calls per event loop; the others wait before their timeout starts. Each call has a
 # socket, of which a process may usually have 1,024.
@@ -44,7 +46,7 @@ class FirstCall:
             asyncio.AbstractEventLoop, asyncio.Future[ProviderError | None] | None
         ] = WeakKeyDictionary()
 
-    async def then(self, call: Callable[[], Awaitable[_T]]) -> _T:
+    async def then(self, call: Call[_T]) -> _T:
         """Wait at most one second for the loop's first call, then return the result of `call`.
 
         Raises
@@ -65,7 +67,7 @@ class FirstCall:
                 raise copy
         return await call()
 
-    async def _go_ahead(self, call: Callable[[], Awaitable[_T]], loop: asyncio.AbstractEventLoop) -> _T:
+    async def _go_ahead(self, call: Call[_T], loop: asyncio.AbstractEventLoop) -> _T:
         first = self._first[loop] = loop.create_future()
         failure: ProviderError | None = None
         try:
@@ -157,7 +159,7 @@ def _free_sockets(limit: int) -> int:
     return limit - others - _RESERVED
 
 
-def check_seconds(value: object) -> None:
+def check_seconds(value: object, *, name: str = "timeout") -> None:
     """Check that a timeout is a number of seconds above 0.
 
     Raises
@@ -166,7 +168,7 @@ def check_seconds(value: object) -> None:
         The timeout is no number, or not above 0.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigurationError(f"Expected timeout to be a number of seconds above 0, got {value!r}.")
+        raise ConfigurationError(f"Expected {name} to be a number of seconds above 0, got {value!r}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,66 +226,45 @@ class RetryPolicy:
             if not getattr(self, name) >= 0:
                 raise ConfigurationError(f"{name} must be 0 or more, got {getattr(self, name)}.")
 
-    def wait_seconds(self, failures: int, error: BaseException | None = None) -> float:
+    def wait_seconds(self, failures: int, error: ProviderError | None = None) -> float:
         """Return the wait after the given number of failures, in seconds."""
         ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** (failures - 1))
         wait = ceiling * (0.5 + 0.5 * self.jitter())
-        retry_after = error.retry_after if isinstance(error, ProviderError) else None
+        retry_after = None if error is None else error.retry_after
         return wait if retry_after is None else max(wait, retry_after)
 
-    def worth_retrying(self, error: BaseException) -> bool:
+    def worth_retrying(self, error: ProviderError) -> bool:
         """Return True if the same call may succeed soon."""
-        if not (isinstance(error, ProviderError) and error.retryable):
-            return False
-        return error.retry_after is None or error.retry_after <= self.maximum_retry_after_seconds
+        return error.retryable and (error.retry_after or 0.0) <= self.maximum_retry_after_seconds
 
-    async def next_attempt(self, error: ProviderError, attempts: int) -> bool:
-        """Wait and return True if another attempt is allowed; otherwise return False at once.
+    async def repeat(self, call: Call[_T]) -> tuple[_T, int]:
+        """Repeat a call until it succeeds, no attempt is left, or a failure is not worth a retry.
 
         Parameters
         ----------
-        error : ProviderError
-            The last failure; its attribute ``attempts`` is set.
+        call : coroutine function
+            Makes one call.
+
+        Returns
+        -------
+        answer : object
+            Result of the call.
         attempts : int
-            Calls made so far.
+            Calls made.
+
+        Raises
+        ------
+        ProviderError
+            The last failure; its attribute ``attempts`` holds the number of calls made.
         """
-        error.attempts = attempts
-        if attempts >= self.attempts or not self.worth_retrying(error):
-            return False
-        await interruptible_sleep(self.wait_seconds(attempts, error), sleep=self.sleep, failure=error)
-        return True
-
-
-async def with_retries(
-    call: Callable[[], Awaitable[_T]], *, policy: RetryPolicy | None = None
-) -> tuple[_T, int]:
-    """Repeat a call until it succeeds, no attempt is left, or a failure is not worth a retry.
-
-    Parameters
-    ----------
-    call : coroutine function
-        Makes one call.
-    policy : RetryPolicy, optional
-        By default ``RetryPolicy()``.
-
-    Returns
-    -------
-    answer : object
-        Result of the call.
-    attempts : int
-        Calls made.
-
-    Raises
-    ------
-    ProviderError
-        The last failure; its attribute ``attempts`` holds the number of calls made.
-    """
-    policy = policy or RetryPolicy()
-    attempts = 0
-    while True:
-        attempts += 1
-        try:
-            return await call(), attempts
-        except ProviderError as error:
-            if not await policy.next_attempt(error, attempts):
-                raise
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return await call(), attempts
+            except ProviderError as error:
+                error.attempts = attempts
+                if attempts >= self.attempts or not self.worth_retrying(error):
+                    raise
+                seconds = self.wait_seconds(attempts, error)
+                await interruptible_sleep(seconds, sleep=self.sleep, failure=error)

@@ -76,8 +76,9 @@ class ChatTemplate:
 
     def __init__(self, source: str) -> None:
         if not isinstance(source, str) or not source.strip():
-            msg = f"Expected chat_template to be the text of a Jinja template, got {source!r:.80}."
-            raise ConfigurationError(msg)
+            raise ConfigurationError(
+                f"Expected chat_template to be the text of a Jinja template, got {source!r:.80}."
+            )
         self._template = _compiled(source)
 
     def render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -28,6 +28,9 @@ MAX_ENUM_BYTES = 5_000_000
 _MAX_DEPTH = 32
 # Depth of the search for enums in an element: a few objects suffice, and a recursive schema has no end.
 _ENUM_DEPTH = 3
+
+
+_ResponseFormat: TypeAlias = Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +61,14 @@ class Constraint:
 
     def answer(self, value: str) -> str:
         """Return the JSON answer that holds `value`, which is given without JSON escapes."""
-        return self.prefix + _inside(value) + self.suffix
+        return self.prefix + json_escaped(value) + self.suffix
 
-    def answers(self) -> Iterator[str]:
-        """Iterate over all legal answers."""
-        return (self.prefix + value + self.suffix for value in self.values)
+    def allows(self, values: Iterable[str]) -> bool:
+        """Return True if all `values`, given without JSON escapes, are legal."""
+        return set(map(json_escaped, values)) <= set(self.values)
 
 
-def constraint_for(response_format: Mapping[str, Any] | None) -> Constraint | None:
+def constraint_for(response_format: _ResponseFormat) -> Constraint | None:
     """Return the constraint of a ``json_schema`` format with one open text; None for other formats.
 
     Raises
@@ -97,7 +100,7 @@ class SchemaChoice:
 
     def take(self, text: str, value: str) -> str:
         """Return the beginning `text` of an answer, extended by this field with `value`."""
-        return text + self.before + _inside(value)
+        return text + self.before + json_escaped(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +119,7 @@ class SchemaChoices:
     behind: str
 
 
-def choices_for(response_format: Mapping[str, Any] | None) -> SchemaChoices | None:
+def choices_for(response_format: _ResponseFormat) -> SchemaChoices | None:
     """Return the open text fields of a ``json_schema`` format, in order; None for other formats.
 
     Raises
@@ -163,7 +166,7 @@ class LabelArray:
         return f"{', ' if values else ''}{self.element.prefix}"
 
 
-def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
+def array_for(response_format: _ResponseFormat) -> LabelArray | None:
     """Return the array of a ``json_schema`` format if nothing else is open in it; otherwise None.
 
     None as well for an array with a minimum or maximum number of elements.
@@ -180,7 +183,7 @@ def array_for(response_format: Mapping[str, Any] | None) -> LabelArray | None:
     return LabelArray(opening=f"{before}[", element=element, behind=f"]{behind}")
 
 
-def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
+def json_grammar(response_format: _ResponseFormat) -> str | None:
     """Return an llguidance grammar for JSON on one line, or None if no JSON is asked for.
 
     White space anywhere would double the tokens. An array of enums without a limit gets at most as many elements as
@@ -195,7 +198,7 @@ def json_grammar(response_format: Mapping[str, Any] | None) -> str | None:
     return f"%llguidance {{}}\nstart: %json {json.dumps({**_bounded(schema, dict(schema)), 'x-guidance': style})}"
 
 
-def _schema(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _schema(response_format: _ResponseFormat) -> Mapping[str, Any] | None:
     if response_format is None or response_format.get("type") != "json_schema":
         return None
     schema = reported_mapping(response_format.get("json_schema")).get("schema")
@@ -219,7 +222,7 @@ def _fixed_json(parts: _Parts) -> str | None:
     return text
 
 
-def _pieces(response_format: Mapping[str, Any] | None) -> _Parts:
+def _pieces(response_format: _ResponseFormat) -> _Parts:
     """Return the pieces of a format's answers; empty if a value is open that is no text or array."""
     schema = _schema(response_format)
     try:
@@ -230,7 +233,7 @@ def _pieces(response_format: Mapping[str, Any] | None) -> _Parts:
 
 def _choices(parts: _Parts) -> SchemaChoices | None:
     """Return the open text fields among the pieces; None if there are none, or if there is an array."""
-    most = max((len(part.values) for part in parts if isinstance(part, SchemaChoice)), default=0)
+    has_choice = any(isinstance(part, SchemaChoice) and len(part.values) > 1 for part in parts)
     choices: list[SchemaChoice] = []
     text = ""
     for part in parts:
@@ -238,7 +241,7 @@ def _choices(parts: _Parts) -> SchemaChoices | None:
             return None
         if isinstance(part, str):
             text += part
-        elif most > 1 and len(part.values) == 1:
+        elif has_choice and len(part.values) == 1:
             text += part.values[0]  # beside real choices, an enum of one value is literal JSON
         else:
             choices.append(replace(part, before=text))
@@ -261,8 +264,8 @@ def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
     if node.is_closed:
         values = node.values
         if values and all(isinstance(value, str) for value in values):
-            choice = SchemaChoice(path=path, before="", values=tuple(dict.fromkeys(map(_inside, values))))
-            return ['"', choice, '"']
+            written = dict.fromkeys(map(json_escaped, values))
+            return ['"', SchemaChoice(path=path, before="", values=tuple(written)), '"']
         return [json.dumps(values[0], ensure_ascii=False)] if len(values) == 1 else None
     if not node.is_one_object:
         element = _element(node, path)
@@ -315,7 +318,8 @@ def _largest_enum(node: SchemaNode, depth: int = 0) -> int:
     return max(len(node.values), *(_largest_enum(child, depth + 1) for child in below if child), 0)
 
 
-def _inside(value: str) -> str:
+def json_escaped(value: str) -> str:
+    """Return a text as it stands between the quotes of a JSON text."""
     return json.dumps(value, ensure_ascii=False)[1:-1]
 
 
@@ -340,8 +344,8 @@ class Sampler:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._temperature = _number("temperature", options.get("temperature", 0.0), most=float("inf"))
         self._top_p = _number("top_p", options.get("top_p", 1.0), most=1.0)
-        seed = options.get("seed")
-        self._rng = np.random.default_rng(None if seed is None or int(seed) < 0 else int(seed))
+        seed = -1 if options.get("seed") is None else int(options["seed"])
+        self._rng = np.random.default_rng(seed if seed >= 0 else None)
         self._planned: deque[int] = deque()
 
     @property
@@ -524,5 +528,6 @@ async def best_value(row: TokenContinuation, choice: Constraint, begun: Sequence
             longer = (*path, step)
             tokens = row.vocabulary.closing(step) if longer in paths else np.array([step])
             share = float(np.exp(logprobs.at(tokens)).sum())
-            heapq.heappush(waiting, (cost - np.log(max(share, np.finfo(float).tiny)), longer))
+            logprob = np.log(max(share, np.finfo(float).tiny))
+            heapq.heappush(waiting, (cost - logprob, longer))
     return ()

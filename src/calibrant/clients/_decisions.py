@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 from calibrant.clients._calls import CallGate, FirstCall
 from calibrant.clients._endpoint import (
-    hide,
+    given,
     litellm_endpoint,
     resolve_endpoint,
     secret_texts,
     warn_of_plain_http,
 )
-from calibrant.clients._http import JsonHttp
+from calibrant.clients._failures import with_hint
+from calibrant.clients._http import Json, JsonHttp
 from calibrant.clients._litellm import (
     PRICE_OPTIONS,
     LiteLLMBase,
@@ -43,6 +44,8 @@ _KEPT: Final = 64
 _ANSWER_KINDS: Final = {"choice": ("choice",), "score": ("score",), "yes_no": ("noul", "predicate")}
 # Names of the levels of a score among its probabilities.
 _LEVELS: Final = tuple(map(str, range(256)))
+# Statuses of a server that lacks the route or a decision model: every call would meet them.
+_ABSENT: Final = frozenset({404, 405, 501})
 _NO_ROUTE: Final = (
     "The server has no decision model, or not this interface: a chat model is named without decisions/ or systemone/ "
     "(hosted_vllm/NAME, openai/NAME)."
@@ -89,8 +92,8 @@ class RemoteDecisionClient:
         max_concurrency: int | None = None,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        given = {name: value for name, value in options.items() if value is not None}
-        unknown = sorted(given.keys() - _OPTIONS - set(PRICE_OPTIONS))
+        set_options = given(options)
+        unknown = sorted(set_options.keys() - _OPTIONS - set(PRICE_OPTIONS))
         if unknown:
             raise ConfigurationError(
                 f"Expected options that decision models take ({', '.join(sorted(_OPTIONS))} and prices), got "
@@ -100,10 +103,10 @@ class RemoteDecisionClient:
         self._wire = next(prefix for prefix in PREFIXES if model.startswith(prefix))
         self._price = price_of_options(options)
         self._first = FirstCall()
-        name = _name_at_litellm(model, self._wire, has_address=bool(given.get("api_base")))
-        sent = {option: value for option, value in given.items() if option in _OPTIONS}
+        name = _name_at_litellm(model, self._wire, has_address=bool(set_options.get("api_base")))
+        sent = {option: value for option, value in set_options.items() if option in _OPTIONS}
         self._caller: _DirectCaller | _LiteLLMCaller
-        if name.startswith(_DIRECT) and "custom_llm_provider" not in given:
+        if name.startswith(_DIRECT) and "custom_llm_provider" not in set_options:
             self._caller = _DirectCaller(name, timeout=timeout, calls=max_concurrency, **sent)
             if self._price is None and self._caller.is_openai:
                 self._price = listed_price(self._caller.model)
@@ -142,10 +145,10 @@ class RemoteDecisionClient:
         try:
             found = await self._caller.ask(self._wire, text, questions)
         except ProviderError as error:
-            failure = error
-        else:
-            return self._decision(found, questions)
-        raise _advised(failure) from None
+            if error.status in _ABSENT:
+                raise with_hint(error, _NO_ROUTE, systemic=True) from None
+            raise
+        return self._decision(found, questions)
 
     def _decision(self, found: _Found, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
         reported = found.data.get("answers")
@@ -163,7 +166,7 @@ class RemoteDecisionClient:
             model=str(found.data["model"]) if found.data.get("model") else None,
         )
 
-    def _answer(self, question: DecisionQuestion, answer: Mapping[str, Any]) -> DecisionAnswer | None:
+    def _answer(self, question: DecisionQuestion, answer: Json) -> DecisionAnswer | None:
         """Return an answer in the order of its question's options; None for a refusal."""
         kind = answer.get("type")
         if kind == "refusal":
@@ -187,7 +190,7 @@ class RemoteDecisionClient:
             chosen=question.options.index(chosen) if chosen in question.options else None,
         )
 
-    def _shares(self, probabilities: object) -> Mapping[str, Any]:
+    def _shares(self, probabilities: object) -> Json:
         """Return the reported probabilities by option, or by the number of a level."""
         if isinstance(probabilities, dict):
             return probabilities
@@ -222,7 +225,7 @@ class RemoteDecisionClient:
 class _Found(NamedTuple):
     """Answer of a server as JSON values, and the cost of the call in US dollars where it is known."""
 
-    data: Mapping[str, Any]
+    data: Json
     cost: float | None = None
 
 
@@ -283,9 +286,6 @@ class _LiteLLMCaller(LiteLLMBase):
                 return _Found(response.model_dump(), float(cost) if is_known else None)
         raise self._failure(failure) from None  # the cause may hold a key
 
-    def hidden(self, text: str) -> str:
-        return hide(text, self._secrets)
-
 
 def _name_at_litellm(model: str, wire: str, *, has_address: bool) -> str:
     """Return the model's name behind the wire, with the prefix of its provider."""
@@ -301,19 +301,6 @@ def _name_at_litellm(model: str, wire: str, *, has_address: bool) -> str:
     raise ConfigurationError(
         f"Expected a provider of decision models before the model's name ({', '.join(_KNOWN)}) or the api_base of a "
         f"server, got {model:.80}."
-    )
-
-
-def _advised(error: ProviderError) -> ProviderError:
-    """Return an error that every call would meet, with advice, if the server lacks the route or a decision model."""
-    if error.status not in {404, 405, 501}:
-        return error
-    return type(error)(
-        str(error).removeprefix(f"{error.provider}: "),
-        provider=error.provider,
-        status=error.status,
-        hint=_NO_ROUTE,
-        systemic=True,
     )
 
 
@@ -336,7 +323,7 @@ def _id(place: int) -> str:
     return f"q{place}"
 
 
-def _spelled(wire: str, questions: tuple[DecisionQuestion, ...]) -> dict[str, Any] | list[Any]:
+def _spelled(wire: str, questions: tuple[DecisionQuestion, ...]) -> Json | list[Any]:
     """Return the questions as the wire spells them, as JSON values."""
     if wire == SYSTEM_ONE:
         return {_id(place): _system_one(question) for place, question in enumerate(questions)}
@@ -349,7 +336,7 @@ def _encoded(wire: str, questions: tuple[DecisionQuestion, ...]) -> str:
     return json.dumps(_spelled(wire, questions))
 
 
-def _system_one(question: DecisionQuestion) -> dict[str, Any]:
+def _system_one(question: DecisionQuestion) -> Json:
     asked = {"type": question.kind, "instructions": question.instructions}
     described = _described(question)
     if question.kind == "yes_no":
@@ -362,7 +349,7 @@ def _system_one(question: DecisionQuestion) -> dict[str, Any]:
     return {**asked, "criteria": options}
 
 
-def _openai(name: str, question: DecisionQuestion) -> dict[str, Any]:
+def _openai(name: str, question: DecisionQuestion) -> Json:
     asked = {"type": question.kind, "name": name, "instructions": question.instructions}
     described = _described(question)
     if question.kind == "yes_no":

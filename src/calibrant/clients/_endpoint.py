@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlencode, urlsplit, urlunsplit
 
 from calibrant.core._errors import ConfigurationError
@@ -26,6 +26,15 @@ _CHAT: Final = "/chat/completions"
 # Placeholders for the key of a server that needs none.
 _NO_KEYS: Final = frozenset({"none", "empty", "dummy", "unused", "no-key", "not-needed"})
 _LOG = logging.getLogger("calibrant")
+
+
+Options: TypeAlias = Mapping[str, Any]
+"""Options of a model, by name."""
+
+
+def given(options: Options) -> dict[str, Any]:
+    """Return the options that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 class _Variables(NamedTuple):
@@ -159,7 +168,7 @@ def _prefix_of(model: str) -> str:
     return next(filter(model.startswith, KNOWN_PREFIXES), "")
 
 
-def litellm_endpoint(model: str, options: Mapping[str, Any]) -> str | None:
+def litellm_endpoint(model: str, options: Options) -> str | None:
     """Return the address litellm would use for `model`, without credentials; None if none is set."""
     prefix = model.partition("/")[0] if "/" in model else "openai"
     provider = prefix.upper().replace("-", "_")
@@ -347,10 +356,12 @@ def _split(address: str) -> tuple[SplitResult, list[tuple[str, str]]] | None:
         return None
 
 
-def _place(parts: SplitResult) -> str:
-    """Return a URL without credentials, parameters and trailing slash."""
+def _shown(parts: SplitResult, parameters: list[tuple[str, str]]) -> str:
+    """Return a URL without credentials and trailing slash, and with these parameters."""
     host = parts.netloc.rpartition("@")[2]
-    return redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
+    place = redact(urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", "")))
+    query = urlencode(parameters)
+    return f"{place}?{query}" if query else place
 
 
 def public_address(address: str) -> str:
@@ -364,9 +375,10 @@ def public_address(address: str) -> str:
     split = _split(address)
     if split is None:
         return redact(address)
-    query = urlencode([pair for pair in split[1] if _is_harmless_parameter(*pair)])
+    parts, parameters = split
+    shown = _shown(parts, [pair for pair in parameters if _is_harmless_parameter(*pair)])
     # Once more as a whole: a harmless parameter may hold a key all the same.
-    return redact(_place(split[0]) + (f"?{query}" if query else ""))
+    return redact(shown)
 
 
 def hidden_in_address(address: str) -> list[str]:
@@ -386,14 +398,14 @@ def identifying_address(address: str) -> str:
     split = _split(address)
     if split is None:
         return redact(address)
-    named = [(name, value) for name, value in split[1] if not _SECRET_PARAMETER.search(name)]
-    # A harmless parameter may hold a key all the same.
-    shown = [
-        (name, value if _is_harmless_parameter(name, value) and redact(value) == value else digest_of(value))
-        for name, value in named
-    ]
-    query = urlencode(shown)
-    return _place(split[0]) + (f"?{query}" if query else "")
+    parts, parameters = split
+    shown = []
+    for name, value in parameters:
+        # A harmless parameter may hold a key all the same.
+        is_harmless_text = _is_harmless_parameter(name, value) and redact(value) == value
+        if not _SECRET_PARAMETER.search(name):
+            shown.append((name, value if is_harmless_text else digest_of(value)))
+    return _shown(parts, shown)
 
 
 def is_harmless(name: str, text: str) -> bool:
@@ -411,7 +423,7 @@ def name_inside(outer: str, inner: str) -> str:
     return outer if outer in _HARMLESS_OPTIONS and not _SECRET_PARAMETER.search(inner) else inner
 
 
-def secret_texts(options: Mapping[str, Any]) -> Iterator[str]:
+def secret_texts(options: Options) -> Iterator[str]:
     """Yield every text in a model's options that may be a secret: headers, parameters, unknown options."""
     for name, value in options.items():
         if name in ADDRESSES and isinstance(value, str):
@@ -477,7 +489,7 @@ def _without_parameters(url: str) -> str:
     return f"{head}?{'&'.join(shown)}"
 
 
-def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def public_options(options: Options) -> dict[str, Any]:
     """Return options as JSON values: credentials are left out, private texts become digests.
 
     Timeouts are left out, too. A text becomes its digest unless it is known to be harmless.
@@ -485,7 +497,7 @@ def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {str(name): _plain(str(name), found) for name, found in options.items() if _counts(str(name))}
 
 
-def hidden_options(options: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def hidden_options(options: Options) -> list[tuple[str, ...]]:
     """Return the paths of the secret options that `public_options` omits."""
     found: dict[tuple[str, ...], None] = {}
     for name, value in options.items():

@@ -63,11 +63,9 @@ class Memory(Protocol):
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Copy the first `tokens` tokens of one sequence into another."""
-        ...
 
     def cut(self, sequence: int, tokens: int) -> None:
         """Remove all but the first `tokens` tokens of a sequence."""
-        ...
 
 
 @dataclass(eq=False)
@@ -102,6 +100,8 @@ class EnginePlace:
         Sequences for branches.
     n_ctx : int
         Its capacity, in tokens.
+    memory : Memory
+        The cache that holds the computed tokens of each sequence.
     tokens : list of int
         Tokens of `prompt`.
     base : int
@@ -115,6 +115,7 @@ class EnginePlace:
     prompt: _Path
     free: list[int]
     n_ctx: int
+    memory: Memory = field(repr=False)
     tokens: list[int] = field(default_factory=list)
     base: int = 0
     branches: list[_Path] = field(default_factory=list)
@@ -123,18 +124,19 @@ class EnginePlace:
     _holders: dict[tuple[int, ...], _Path] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, number: int, count: int, *, n_ctx: int) -> Self:
+    def of(cls, number: int, count: int, *, n_ctx: int, memory: Memory) -> Self:
         """Return part `number` of the memory, which is divided into `count` parts."""
         each = SEQUENCES // count
         first = number * each
-        return cls(prompt=_Path(first), free=list(range(first + each - 1, first, -1)), n_ctx=n_ctx)
+        free = list(range(first + each - 1, first, -1))
+        return cls(prompt=_Path(first), free=free, n_ctx=n_ctx, memory=memory)
 
     @property
     def cells(self) -> int:
         """Number of tokens that the row holds in memory."""
         return self.prompt.length + sum(path.length - path.own for path in self.branches)
 
-    def begin(self, prompt: Sequence[int], text: Sequence[int], *, memory: Memory) -> None:
+    def begin(self, prompt: Sequence[int], text: Sequence[int]) -> None:
         """Begin a row, and keep the computed tokens of the last row up to the first difference.
 
         Parameters
@@ -152,26 +154,26 @@ class EnginePlace:
         tokens = [*prompt, *text]
         if len(tokens) >= self.n_ctx:
             raise TooLongError(len(tokens))
-        self.drop_branches(memory)
+        self.drop_branches()
         kept = len(commonprefix([tokens, self.tokens[: self.prompt.computed]]))  # noqa: RUF071 (no paths)
-        memory.cut(self.prompt.sequence, kept)
+        self.memory.cut(self.prompt.sequence, kept)
         self.tokens, self.base = tokens, len(prompt)
         self.prompt.length = self.prompt.computed = kept
         self._holders = {tuple(text[:end]): self.prompt for end in range(1, kept - self.base + 1)}
         self.is_begun = True
 
-    def drop_branches(self, memory: Memory) -> None:
+    def drop_branches(self) -> None:
         """Delete the branches, and keep the prompt."""
         for path in reversed(self.branches):
-            memory.cut(path.sequence, 0)
+            self.memory.cut(path.sequence, 0)
             self.free.append(path.sequence)
         self.branches = []
         self._holders = {text: path for text, path in self._holders.items() if path is self.prompt}
 
-    def forget(self, memory: Memory) -> None:
+    def forget(self) -> None:
         """Delete all computed tokens of the row."""
-        self.drop_branches(memory)
-        memory.cut(self.prompt.sequence, 0)
+        self.drop_branches()
+        self.memory.cut(self.prompt.sequence, 0)
         self.tokens, self.prompt.length, self.prompt.computed = [], 0, 0
         self.is_begun = False
 
@@ -184,11 +186,11 @@ class EnginePlace:
             return self._holders[text[:end]], self.base + end
         return self.prompt, min(self.base, self.prompt.length)
 
-    def branch(self, path: _Path, shared: int, memory: Memory) -> _Path:
+    def branch(self, path: _Path, shared: int) -> _Path:
         """Return a new path that shares the first `shared` tokens of another path."""
         computed = min(shared, path.computed)
         branch = _Path(self.free.pop(), shared, computed=computed, own=shared)
-        memory.copy(path.sequence, branch.sequence, computed)
+        self.memory.copy(path.sequence, branch.sequence, computed)
         self.branches.append(branch)
         return branch
 
@@ -238,9 +240,12 @@ class Segment:
 
     def share(self, path: _Path, branch: _Path, end: int) -> None:
         """Assign the tokens of `path` before position `end` to the sequence of `branch` as well."""
-        path_end = self.start + len(self.tokens) if path is self.path else self.shared.get(path.sequence, 0)
-        if min(path_end, end) > self.start:
-            self.shared[branch.sequence] = min(path_end, end)
+        if path is self.path:
+            end = min(end, self.start + len(self.tokens))
+        else:
+            end = min(end, self.shared.get(path.sequence, 0))
+        if end > self.start:
+            self.shared[branch.sequence] = end
 
     def take(self, logits: NDArray[np.float32] | None) -> None:
         """Mark the tokens as computed, and pass the logits on to the job."""
@@ -279,7 +284,7 @@ class Job:
         """True once the logits of every text are computed."""
         return len(self._logits) == len(self.texts)
 
-    def begin(self, *, memory: Memory) -> None:
+    def begin(self) -> None:
         """Begin the row in its part of the memory, unless an earlier job did so.
 
         Raises
@@ -288,7 +293,7 @@ class Job:
             Its prompt exceeds the capacity.
         """
         if not self.place.is_begun:
-            self.place.begin(self.prompt, self.texts[0], memory=memory)
+            self.place.begin(self.prompt, self.texts[0])
 
     def take(self, text: int, logits: NDArray[np.float32]) -> None:
         """Record the logits behind a text; the last ones complete the future."""
@@ -296,7 +301,7 @@ class Job:
         if self.is_done:
             self.future.set_result([self._logits[place] for place in range(len(self.texts))])
 
-    def next_segments(self, batch: Sequence[Segment], *, memory: Memory) -> list[Segment]:
+    def next_segments(self, batch: Sequence[Segment]) -> list[Segment]:
         """Return the segments of this job that fit into a batch with segments of other jobs.
 
         Raises
@@ -311,7 +316,7 @@ class Job:
         for text in sorted(range(len(self.texts)), key=self.texts.__getitem__):
             if text in self._logits:
                 continue
-            segment = self._segment(text, room, memory, segments) if room and outputs else None
+            segment = self._segment(text, room, segments) if room and outputs else None
             if segment is None:
                 break
             segments.append(segment)
@@ -319,7 +324,7 @@ class Job:
             outputs -= segment.text is not None
         return segments
 
-    def _segment(self, text: int, room: int, memory: Memory, earlier: Sequence[Segment]) -> Segment | None:
+    def _segment(self, text: int, room: int, earlier: Sequence[Segment]) -> Segment | None:
         """Return the next segment of a text; None if it has to wait for the next batch."""
         tokens, place = self.texts[text], self.place
         length = place.base + len(tokens)
@@ -334,12 +339,12 @@ class Job:
                 return None
             if not place.branches:
                 raise TooLongError(place.cells + end - shared)
-            place.drop_branches(memory)
-            return self._segment(text, room, memory, earlier)
+            place.drop_branches()
+            return self._segment(text, room, earlier)
         behind = tokens[max(shared - place.base, 0) : max(end - place.base, 0)]
         new = [*place.tokens[shared : min(end, place.base)], *behind]
         if not is_tip:
-            origin, path = path, place.branch(path, shared, memory)
+            origin, path = path, place.branch(path, shared)
             for segment in earlier:
                 segment.share(origin, path, shared)
         place.extend(path, tokens, end)
@@ -439,7 +444,7 @@ class Engine:
         self._begin = [bos] if bos >= 0 and self._llama.vocab_get_add_bos(self._tokens) else []
         # The first place is taken first.
         self._idle = [
-            EnginePlace.of(number, settings.n_parallel, n_ctx=settings.n_ctx)
+            EnginePlace.of(number, settings.n_parallel, n_ctx=settings.n_ctx, memory=self)
             for number in reversed(range(settings.n_parallel))
         ]
         self._waiting: deque[Future[EnginePlace]] = deque()
@@ -620,18 +625,20 @@ class Engine:
         segments: list[Segment] = []
         for job in jobs:
             try:
-                job.begin(memory=self)
-                segments += job.next_segments(segments, memory=self)
+                job.begin()
+                segments += job.next_segments(segments)
             except TooLongError as error:  # the other rows go on
                 self._fail([job], error)
         if not segments:
             return
-        has_logits = np.zeros(sum(len(segment.tokens) for segment in segments), dtype=np.int8)
-        ends = [end - 1 for end in accumulate(len(segment.tokens) for segment in segments)]
-        has_logits[[end for end, segment in zip(ends, segments, strict=True) if segment.text is not None]] = 1
+        tokens = [token for segment in segments for token in segment.tokens]
+        lasts = [end - 1 for end in accumulate(len(segment.tokens) for segment in segments)]
+        has_logits = np.zeros(len(tokens), dtype=np.int8)
+        for last, segment in zip(lasts, segments, strict=True):
+            has_logits[last] = segment.text is not None
         code = self._llama.decode_tokens(
             self._context,
-            np.concatenate([np.array(segment.tokens, dtype=np.int32) for segment in segments]),
+            np.array(tokens, dtype=np.int32),
             np.concatenate([segment.positions for segment in segments]),
             [sequences for segment in segments for sequences in segment.sequences],
             has_logits,
@@ -640,15 +647,15 @@ class Engine:
             raise EngineError(
                 "the call was given up" if code == _ABORTED else f"llama_decode returned {code}"
             )
-        for end, segment in zip(ends, segments, strict=True):
+        for last, segment in zip(lasts, segments, strict=True):
             logits = None
             if segment.text is not None:
-                logits = self._llama.logits(self._context, end, len(self.vocabulary)).copy()
+                logits = self._llama.logits(self._context, last, len(self.vocabulary)).copy()
             segment.take(logits)
 
     def _fail(self, jobs: Sequence[Job], error: Exception) -> None:
         for job in jobs:
-            job.place.forget(memory=self)
+            job.place.forget()
             job.future.set_exception(error)
 
     def copy(self, source: int, target: int, tokens: int) -> None:

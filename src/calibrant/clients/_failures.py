@@ -8,7 +8,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -24,40 +24,37 @@ from calibrant.core._errors import (
 )
 from calibrant.core._reported import reported_mapping
 
-# Base classes of one kind of failure, by the module that defines them. A module that nobody has loaded has raised
-# nothing, and is not loaded for this.
-_RATE_LIMITS = {"openai": ("RateLimitError",), "anthropic": ("RateLimitError",)}
+# Names of base classes of one kind of failure, by the module that defines them. A module that nobody has loaded has
+# raised nothing, and is not loaded for this.
+_RATE_LIMITS = {"openai": "RateLimitError", "anthropic": "RateLimitError"}
 _TIMEOUTS = {
-    "openai": ("APITimeoutError",),
-    "anthropic": ("APITimeoutError",),
-    "httpx": ("TimeoutException",),
-    "requests": ("Timeout",),
-    "urllib3.exceptions": ("TimeoutError",),
-    "botocore.exceptions": ("ConnectTimeoutError", "ReadTimeoutError"),
+    "openai": "APITimeoutError",
+    "anthropic": "APITimeoutError",
+    "httpx": "TimeoutException",
+    "requests": "Timeout",
+    "urllib3.exceptions": "TimeoutError",
+    "botocore.exceptions": "ConnectTimeoutError ReadTimeoutError",
 }
-_TOO_LONG = {"litellm.exceptions": ("ContextWindowExceededError",)}
+_TOO_LONG = {"litellm.exceptions": "ContextWindowExceededError"}
 _CONNECTIONS = {
-    "openai": ("APIConnectionError",),
-    "anthropic": ("APIConnectionError",),
-    "httpx": ("TransportError",),
-    "aiohttp": ("ClientConnectionError",),
-    "requests": ("ConnectionError",),
-    "urllib3.exceptions": ("NewConnectionError", "ProtocolError"),
-    "botocore.exceptions": ("ConnectionError",),
+    "openai": "APIConnectionError",
+    "anthropic": "APIConnectionError",
+    "httpx": "TransportError",
+    "aiohttp": "ClientConnectionError",
+    "requests": "ConnectionError",
+    "urllib3.exceptions": "NewConnectionError ProtocolError",
+    "botocore.exceptions": "ConnectionError",
 }
 _REFUSALS = {
     "litellm.exceptions": (
-        "ContentPolicyViolationError",
-        "RejectedRequestError",
-        "GuardrailRaisedException",
-        "BlockedPiiEntityError",
+        "ContentPolicyViolationError RejectedRequestError GuardrailRaisedException BlockedPiiEntityError"
     )
 }
-_UNSUPPORTED = {"litellm.exceptions": ("UnsupportedParamsError",)}
+_UNSUPPORTED = {"litellm.exceptions": "UnsupportedParamsError"}
 _DENIED = {
-    "litellm.exceptions": ("AuthenticationError", "PermissionDeniedError"),
-    "openai": ("AuthenticationError", "PermissionDeniedError"),
-    "anthropic": ("AuthenticationError", "PermissionDeniedError"),
+    "litellm.exceptions": "AuthenticationError PermissionDeniedError",
+    "openai": "AuthenticationError PermissionDeniedError",
+    "anthropic": "AuthenticationError PermissionDeniedError",
 }
 
 _STATUS = re.compile("[0-9]{3}")
@@ -134,11 +131,11 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
     return failure
 
 
-def _is_one_of(error: BaseException, kinds: Mapping[str, Sequence[str]]) -> bool:
-    """Return True if the error is of one of these types, given by module and name."""
+def _is_one_of(error: BaseException, kinds: Mapping[str, str]) -> bool:
+    """Return True if the error is of one of these types, given by module and names."""
     for module, names in kinds.items():
         library = sys.modules.get(module)
-        types = [getattr(library, name, None) for name in names]
+        types = [getattr(library, name, None) for name in names.split()]
         if isinstance(error, tuple(kind for kind in types if isinstance(kind, type))):
             return True
     return False
@@ -251,10 +248,10 @@ def advised(error: Exception, found: ProviderError) -> ProviderError:
     if _NAMES_LOGPROBS.search(message):
         if type(found) is ProviderError and not found.retryable:
             return LogprobsUnsupportedError(_error_words(found), provider=found.provider, status=found.status)
-        return _with_hint(found, LogprobsUnsupportedError.remedy(), systemic=not found.retryable)
+        return with_hint(found, LogprobsUnsupportedError.remedy(), systemic=not found.retryable)
     # Servers refuse a parameter with status 400 and words alone.
     if refused_by_litellm or "nsupported" in message:
-        return _with_hint(found, _NO_PARAMETER, systemic=refused_by_litellm)
+        return with_hint(found, _NO_PARAMETER, systemic=refused_by_litellm)
     return found
 
 
@@ -265,10 +262,11 @@ def without_access(error: Exception, found: ProviderError) -> ProviderError:
     """
     if not _is_one_of(error, _DENIED) and _NO_ACCESS.search(str(found)) is None:
         return found
-    return _with_hint(found, None if found.systemic else _CHECK_ACCESS, systemic=True)
+    return with_hint(found, None if found.systemic else _CHECK_ACCESS, systemic=True)
 
 
-def _with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> ProviderError:
+def with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> ProviderError:
+    """Return an error with a hint; a systemic one is not retried."""
     return type(found)(
         _error_words(found),
         provider=found.provider,
@@ -385,14 +383,14 @@ def reported_state(headers: Mapping[str, Any]) -> RateState | None:
     headers : mapping
         Response headers, whose names may be written in any case.
     """
-    remaining_requests, reset_requests = _least(headers, _REQUESTS)
-    remaining_tokens, reset_tokens = _least(headers, _TOKENS)
-    if remaining_requests is None and remaining_tokens is None:
+    requests, reset_requests = _least(headers, _REQUESTS)
+    tokens, reset_tokens = _least(headers, _TOKENS)
+    if requests is None and tokens is None:
         return None
     return RateState(
-        remaining_requests=remaining_requests,
+        remaining_requests=requests,
         reset_requests_seconds=reset_requests,
-        remaining_tokens=remaining_tokens,
+        remaining_tokens=tokens,
         reset_tokens_seconds=reset_tokens,
     )
 
@@ -405,7 +403,7 @@ def _least(headers: Mapping[str, Any], known: tuple[tuple[str, str], ...]) -> tu
             number = int(float(_value(headers, remaining)))
             if number >= 0:
                 limits.append((number, seconds_until(_value(headers, reset))))
-    return min(limits, key=lambda pair: (pair[0], -(pair[1] or 0.0)), default=(None, None))
+    return min(limits, key=lambda limit: (limit[0], -(limit[1] or 0.0)), default=(None, None))
 
 
 def _value(headers: Mapping[str, Any], name: str) -> str:

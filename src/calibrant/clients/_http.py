@@ -10,11 +10,11 @@ import threading
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
-from calibrant.clients._calls import CallGate, RetryPolicy, check_seconds, with_retries
+from calibrant.clients._calls import CallGate, RetryPolicy, check_seconds
 from calibrant.clients._endpoint import (
     Endpoint,
     hide,
@@ -51,6 +51,8 @@ _TOO_LONG: Final = (
     "available context size",
 )
 _T = TypeVar("_T")
+Json: TypeAlias = Mapping[str, Any]
+"""JSON object, as servers send and take it."""
 _SHORTEN: Final = "Shorten the text or the prompt, or serve the model with a longer context."
 
 
@@ -104,6 +106,10 @@ class Reply:
     def passing(self) -> bool:
         """True if the status is transient, so that the same call may succeed later."""
         return self.status in {408, 425, 429} or (self.status >= 500 and not self.absent)
+
+    def refuses(self, *words: str) -> bool:
+        """Return True if the server refuses the request as it is (400 or 422), and says one of these words."""
+        return self.status in {400, 422} and any(word in self.words.lower() for word in words)
 
     @property
     def words(self) -> str:
@@ -174,7 +180,7 @@ class JsonHttp:
         """Return a text with the known secrets redacted."""
         return hide(text, self._secrets)
 
-    async def call(self, route: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def call(self, route: str, body: Json | None = None) -> Json:
         """Send `body` by POST, or GET without a body, and return the JSON object of the answer.
 
         Raises
@@ -184,7 +190,7 @@ class JsonHttp:
         """
         return self.checked(await self.exchange(route, body))
 
-    async def exchange(self, route: str, body: Mapping[str, Any] | None = None) -> Reply:
+    async def exchange(self, route: str, body: Json | None = None) -> Reply:
         """Send `body` by POST, or GET without a body, and return the reply with any status.
 
         Raises
@@ -260,7 +266,7 @@ class JsonHttp:
                 failure = self._failure(error, self._timeout if seconds is None else seconds)
         raise failure from None  # the cause may hold a key
 
-    def checked(self, reply: Reply) -> dict[str, Any]:
+    def checked(self, reply: Reply) -> Json:
         """Return the JSON object of a reply; raise `refused` if the reply has none or is an error.
 
         Raises
@@ -499,9 +505,7 @@ class JsonService:
             provider=name, endpoint=endpoint, timeout=timeout_seconds, most_bytes=_SERVICE_BYTES
         )
 
-    async def post(
-        self, body: Mapping[str, Any], *, on_object: Callable[[Mapping[str, Any]], None] | None = None
-    ) -> tuple[dict[str, Any], int]:
+    async def post(self, body: Json, *, on_object: Callable[[Json], None] | None = None) -> tuple[Json, int]:
         """Send `body` by POST; return the JSON object of the answer, and the number of attempts.
 
         Parameters
@@ -525,7 +529,7 @@ class JsonService:
         """
         data = json.dumps(body).encode()
 
-        async def once() -> dict[str, Any]:
+        async def once() -> Json:
             reply = await self._http.send(self.url, data)
             if reply.data is not None and on_object is not None:
                 on_object(reply.data)
@@ -533,7 +537,7 @@ class JsonService:
                 return reply.data
             raise self._failure(reply)
 
-        return await with_retries(once, policy=self._retry)
+        return await self._retry.repeat(once)
 
     def close(self) -> None:
         """Close the sessions; calls in flight fail."""

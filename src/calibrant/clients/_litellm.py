@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.clients._calls import CallGate, FirstCall, check_seconds
 from calibrant.clients._endpoint import (
     KNOWN_PREFIXES,
+    Options,
+    given,
     hide,
     litellm_endpoint,
     secret_texts,
@@ -47,6 +49,10 @@ class LiteLLMBase:
         self.name = model
         self._options = options
         self._secrets = [spelling for secret in secret_texts(options) for spelling in spellings(secret)]
+
+    def hidden(self, text: str) -> str:
+        """Return a text of the provider with the client's secrets redacted."""
+        return hide(text, self._secrets)
 
     def close(self) -> None:
         """Do nothing: litellm keeps its connections for the process."""
@@ -124,10 +130,6 @@ class LiteLLMClient(LiteLLMBase):
             return refusal(translated, self.name)
         raise translated from None  # the cause may hold a key
 
-    def hidden(self, text: str) -> str:
-        """Return a text of the provider with the client's secrets redacted."""
-        return hide(text, self._secrets)
-
     def _arguments(self, request: CompletionRequest) -> dict[str, Any]:
         arguments: dict[str, Any] = {
             **self._options,
@@ -142,7 +144,7 @@ class LiteLLMClient(LiteLLMBase):
             arguments["response_format"] = dict(request.response_format)
         if request.top_logprobs > 0:
             arguments |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-        return {name: value for name, value in arguments.items() if value is not None}
+        return given(arguments)
 
 
 def import_litellm() -> ModuleType:
@@ -152,8 +154,9 @@ def import_litellm() -> ModuleType:
     try:
         import litellm  # noqa: PLC0415 (two seconds to import)
     except ImportError as error:
-        msg = f"litellm is needed for this model name: {install_command()} ({error})."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(
+            f"litellm is needed for this model name: {install_command()} ({error})."
+        ) from error
     litellm.suppress_debug_info = True  # it prints advice to standard output otherwise
     module: ModuleType = litellm
     return module
@@ -268,7 +271,7 @@ def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> ND
     return matrix
 
 
-def _litellm_name(model: str, options: Mapping[str, Any]) -> str:
+def _litellm_name(model: str, options: Options) -> str:
     """Return litellm's name of a model; raise ConfigurationError if litellm does not know the model."""
     base = options.get("api_base")
     try:
@@ -348,7 +351,7 @@ class Price:
         return cost
 
 
-def price_of_options(options: Mapping[str, Any]) -> Price | None:
+def price_of_options(options: Options) -> Price | None:
     """Return the price set by the options, or None.
 
     Raises
@@ -388,7 +391,7 @@ def listed_price(model: str, *, provider: str = "openai") -> Price | None:
     return None
 
 
-def price_of_model(name: str, options: Mapping[str, Any]) -> Price | None:
+def price_of_model(name: str, options: Options) -> Price | None:
     """Return the price of a model: the one of its options, or its provider's in litellm's list.
 
     Parameters
@@ -409,9 +412,9 @@ def price_of_model(name: str, options: Mapping[str, Any]) -> Price | None:
     ConfigurationError
         A price is no number of dollars, or one of the prices is missing.
     """
-    given = price_of_options(options)
-    if given is not None:
-        return given
+    own = price_of_options(options)
+    if own is not None:
+        return own
     if options.get("api_base") is not None:
         return None
     provider, _, model = name.partition("/")
@@ -444,7 +447,8 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
     prompt, answer, cached = (entry.get(name) for name in PRICE_OPTIONS)
     if not isinstance(prompt, int | float) or not isinstance(answer, int | float):
         return None
-    return Price(prompt=float(prompt), answer=float(answer), cached=None if cached is None else float(cached))
+    cached = None if cached is None else float(cached)
+    return Price(prompt=float(prompt), answer=float(answer), cached=cached)
 
 
 def _count(value: object) -> int | None:
@@ -453,7 +457,7 @@ def _count(value: object) -> int | None:
     return bounded_count(value) if is_count else None
 
 
-def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
+def needs_litellm(model: str, options: Options) -> bool:
     """Return True if calls of `model` must go through litellm, which is slower than a direct call.
 
     Names that begin with ``openai/``, ``hosted_vllm/``, ``llamafile/`` or ``lm_studio/``, and with an
@@ -466,7 +470,7 @@ def needs_litellm(model: str, options: Mapping[str, Any]) -> bool:
     options : mapping
         Its options; some are litellm's own.
     """
-    names = {name for name, value in options.items() if value is not None}.difference(PRICE_OPTIONS)
+    names = given(options).keys() - set(PRICE_OPTIONS)
     if any(name in _LITELLM_OPTIONS or name.startswith(_LITELLM_BEGINNINGS) for name in names):
         return True
     if model.startswith(KNOWN_PREFIXES):

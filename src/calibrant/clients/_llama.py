@@ -7,6 +7,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Iterator, Sequence
+from ctypes import Structure, c_bool, c_char_p, c_float, c_int, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,96 +22,89 @@ from calibrant.core._installation import install_command
 _LIBRARY_COMMAND = "apt-get install libgomp1 (or your system's package of the GNU OpenMP library)"
 _SPINS = "1000"
 
-_Pointer = ctypes.c_void_p
-_Int = ctypes.c_int32
-
 # Room beyond the known fields: llama.cpp reads a structure from the front, and new versions append fields.
 _SPARE: Final = 512
 
 
-class _ModelParams(ctypes.Structure):
+class _ModelParams(Structure):
     """Mirror of the C struct ``llama_model_params``, with names for the fields in use and their neighbours."""
 
     _fields_ = [
-        ("_pointers", ctypes.c_uint64 * 2),
-        ("n_gpu_layers", ctypes.c_int32),
-        ("split_mode", ctypes.c_int32),
-        ("load_mode", ctypes.c_int32),
-        ("lazy_mode", ctypes.c_int32),
-        ("_rest", ctypes.c_uint64 * (_SPARE // 8)),
+        ("_pointers", c_uint64 * 2),
+        ("n_gpu_layers", c_int32),
+        ("split_mode", c_int32),
+        ("load_mode", c_int32),
+        ("lazy_mode", c_int32),
+        ("_rest", c_uint64 * (_SPARE // 8)),
     ]
 
 
-class _ContextParams(ctypes.Structure):
+class _ContextParams(Structure):
     """Mirror of the C struct ``llama_context_params``, with names for the fields in use."""
 
     _fields_ = [
-        ("n_ctx", ctypes.c_uint32),
-        ("n_batch", ctypes.c_uint32),
-        ("n_ubatch", ctypes.c_uint32),
-        ("n_seq_max", ctypes.c_uint32),
-        ("_unused", ctypes.c_uint32 * 3),
-        ("n_threads", ctypes.c_int32),
-        ("n_threads_batch", ctypes.c_int32),
-        ("_types", ctypes.c_int32 * 5),
-        ("_numbers", ctypes.c_uint8 * 48),
-        ("type_k", ctypes.c_int32),
-        ("type_v", ctypes.c_int32),
-        ("_pointers", ctypes.c_uint8 * 24),
-        ("embeddings", ctypes.c_bool),
-        ("offload_kqv", ctypes.c_bool),
-        ("no_perf", ctypes.c_bool),
-        ("op_offload", ctypes.c_bool),
-        ("swa_full", ctypes.c_bool),
-        ("kv_unified", ctypes.c_bool),
-        ("_rest", ctypes.c_uint8 * (_SPARE - 142)),
+        ("n_ctx", c_uint32),
+        ("n_batch", c_uint32),
+        ("n_ubatch", c_uint32),
+        ("n_seq_max", c_uint32),
+        ("_unused", c_uint32 * 3),
+        ("n_threads", c_int32),
+        ("n_threads_batch", c_int32),
+        ("_types", c_int32 * 5),
+        ("_numbers", c_uint8 * 48),
+        ("type_k", c_int32),
+        ("type_v", c_int32),
+        ("_pointers", c_uint8 * 24),
+        ("embeddings", c_bool),
+        ("offload_kqv", c_bool),
+        ("no_perf", c_bool),
+        ("op_offload", c_bool),
+        ("swa_full", c_bool),
+        ("kv_unified", c_bool),
+        ("_rest", c_uint8 * (_SPARE - 142)),
     ]
 
 
-class _Batch(ctypes.Structure):
+class _Batch(Structure):
     """Mirror of the C struct ``llama_batch``, for ctypes."""
 
     _fields_ = [
-        ("n_tokens", _Int),
-        ("token", _Pointer),
-        ("embd", _Pointer),
-        ("pos", _Pointer),
-        ("n_seq_id", _Pointer),
-        ("seq_id", _Pointer),
-        ("logits", _Pointer),
+        ("n_tokens", c_int32),
+        ("token", c_void_p),
+        ("embd", c_void_p),
+        ("pos", c_void_p),
+        ("n_seq_id", c_void_p),
+        ("seq_id", c_void_p),
+        ("logits", c_void_p),
     ]
 
 
 # Result, arguments and names (without ``llama_``) of the functions in use.
 _FUNCTIONS: Final[tuple[tuple[Any, tuple[Any, ...], str], ...]] = (
     (None, (), "backend_init"),
-    (None, (_Pointer,), "model_free free"),
-    (None, (_Pointer, _Pointer), "log_set"),
-    (None, (_Pointer, _Pointer, _Pointer), "set_abort_callback"),
+    (None, (c_void_p,), "model_free free"),
+    (None, (c_void_p, c_void_p), "log_set"),
+    (None, (c_void_p, c_void_p, c_void_p), "set_abort_callback"),
     (None, (_Batch,), "batch_free"),
-    (None, (_Pointer, _Int, _Int, _Int, _Int), "memory_seq_cp"),
+    (None, (c_void_p, c_int32, c_int32, c_int32, c_int32), "memory_seq_cp"),
     (_ModelParams, (), "model_default_params"),
     (_ContextParams, (), "context_default_params"),
-    (_Batch, (_Int, _Int, _Int), "batch_init"),
-    (_Pointer, (ctypes.c_char_p, _ModelParams), "model_load_from_file"),
-    (_Pointer, (_Pointer, _ContextParams), "init_from_model"),
-    (_Pointer, (_Pointer,), "model_get_vocab get_memory"),
-    (_Pointer, (_Pointer, _Int), "get_logits_ith"),
-    (ctypes.c_char_p, (_Pointer, ctypes.c_char_p), "model_chat_template"),
-    (ctypes.c_bool, (_Pointer,), "model_has_encoder model_has_decoder model_is_recurrent model_is_hybrid"),
-    (ctypes.c_bool, (_Pointer,), "vocab_get_add_bos"),
-    (ctypes.c_bool, (_Pointer, _Int), "vocab_is_control vocab_is_eog"),
-    (ctypes.c_bool, (_Pointer, _Int, _Int, _Int), "memory_seq_rm"),
-    (ctypes.c_uint32, (_Pointer,), "n_ctx n_ctx_seq n_batch n_ubatch n_seq_max"),
-    (_Int, (_Pointer,), "n_threads n_threads_batch vocab_n_tokens vocab_bos vocab_eos"),
-    (_Int, (_Pointer, _Int), "vocab_get_attr"),
-    (_Int, (_Pointer, _Batch), "decode"),
-    (
-        _Int,
-        (_Pointer, ctypes.c_char_p, _Int, _Pointer, _Int, ctypes.c_bool, ctypes.c_bool),
-        "tokenize",
-    ),
-    (_Int, (_Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool), "token_to_piece"),
+    (_Batch, (c_int32, c_int32, c_int32), "batch_init"),
+    (c_void_p, (c_char_p, _ModelParams), "model_load_from_file"),
+    (c_void_p, (c_void_p, _ContextParams), "init_from_model"),
+    (c_void_p, (c_void_p,), "model_get_vocab get_memory"),
+    (c_void_p, (c_void_p, c_int32), "get_logits_ith"),
+    (c_char_p, (c_void_p, c_char_p), "model_chat_template"),
+    (c_bool, (c_void_p,), "model_has_encoder model_has_decoder model_is_recurrent model_is_hybrid"),
+    (c_bool, (c_void_p,), "vocab_get_add_bos"),
+    (c_bool, (c_void_p, c_int32), "vocab_is_control vocab_is_eog"),
+    (c_bool, (c_void_p, c_int32, c_int32, c_int32), "memory_seq_rm"),
+    (c_uint32, (c_void_p,), "n_ctx n_ctx_seq n_batch n_ubatch n_seq_max"),
+    (c_int32, (c_void_p,), "n_threads n_threads_batch vocab_n_tokens vocab_bos vocab_eos"),
+    (c_int32, (c_void_p, c_int32), "vocab_get_attr"),
+    (c_int32, (c_void_p, _Batch), "decode"),
+    (c_int32, (c_void_p, c_char_p, c_int32, c_void_p, c_int32, c_bool, c_bool), "tokenize"),
+    (c_int32, (c_void_p, c_int32, c_char_p, c_int32, c_int32, c_bool), "token_to_piece"),
 )
 
 # Values of `llama_context_default_params` in every version whose structure is laid out as above.
@@ -183,8 +177,8 @@ class Llama:
         except (OSError, AttributeError) as error:
             raise _unknown(str(error)) from error
         self._check_layout()
-        self._silence = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, _Pointer)(lambda *_: None)
-        self._library.llama_log_set(ctypes.cast(self._silence, _Pointer), None)
+        self._silence = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)(lambda *_: None)
+        self._library.llama_log_set(ctypes.cast(self._silence, c_void_p), None)
         self._library.llama_backend_init()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 (a foreign function)
@@ -247,8 +241,8 @@ class Llama:
         is one, and needs no lock of Python's.
         """
         text = ctypes.create_string_buffer(2)
-        strlen = ctypes.cast(ctypes.CDLL(None).strlen, _Pointer)
-        self.set_abort_callback(context, strlen, ctypes.cast(text, _Pointer))
+        strlen = ctypes.cast(ctypes.CDLL(None).strlen, c_void_p)
+        self.set_abort_callback(context, strlen, ctypes.cast(text, c_void_p))
         return text
 
     def decode_tokens(
@@ -278,7 +272,7 @@ class Llama:
 
     def logits(self, context: int, place: int, size: int) -> NDArray[np.float32]:
         """Return the logits of a token of the last batch, shape (size,), as a view until the next batch."""
-        pointer = ctypes.cast(self.get_logits_ith(context, place), ctypes.POINTER(ctypes.c_float))
+        pointer = ctypes.cast(self.get_logits_ith(context, place), ctypes.POINTER(c_float))
         return np.ctypeslib.as_array(pointer, shape=(size,))
 
     def tokens_of(self, vocabulary: int, text: str, *, special: bool) -> list[int]:
@@ -328,10 +322,10 @@ def llama() -> Llama:
         The engine is not installed, or its version is not known.
     """
     module = engine_module()
-    library = next(iter(sorted(Path(str(module.__file__)).parent.glob("*.so"))), None)
-    if library is None:
-        raise _unknown("its package holds no shared library")
-    return Llama(library)
+    package = Path(str(module.__file__)).parent
+    for library in sorted(package.glob("*.so")):
+        return Llama(library)
+    raise _unknown("its package holds no shared library")
 
 
 def engine_module() -> ModuleType:
@@ -348,8 +342,9 @@ def engine_module() -> ModuleType:
     except ImportError as error:
         # The loader of shared libraries gives nothing but words.
         missing = _LIBRARY_COMMAND if "libgomp" in str(error) else install_command("local")
-        msg = f"The embedded engine cannot be imported ({error}). Run: {missing}"
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(
+            f"The embedded engine cannot be imported ({error}). Run: {missing}"
+        ) from error
     module: ModuleType = xllamacpp
     return module
 

@@ -24,6 +24,7 @@ from calibrant.clients._constraint import (
     json_grammar,
     token_record,
 )
+from calibrant.clients._endpoint import given
 from calibrant.clients._engine import (
     LEAST_TOKENS,
     MOST_PLACES,
@@ -325,7 +326,7 @@ class _Decoding:
         ConfigurationError
             An option is unknown.
         """
-        options = {name: value for name, value in request.options.items() if value is not None}
+        options = given(request.options)
         unknown = sorted(options.keys() - _OPTIONS)
         if unknown or options.get("n", 1) != 1:
             raise ConfigurationError(
@@ -336,12 +337,13 @@ class _Decoding:
         schema = None if is_begun else request.response_format
         choice = constraint_for(schema)
         stop = options.get("stop") or ()
+        stops = (stop,) if isinstance(stop, str) else stop
         return cls(
             choice=choice,
             grammar=json_grammar(schema) if choice is None else choice.grammar(),
             alternatives=max(request.top_logprobs, _MIN_TOP_LOGPROBS) if request.top_logprobs > 0 else 0,
             max_tokens=int(options.get("max_tokens", _MAX_TOKENS)),
-            stop=tuple(text.encode() for text in ((stop,) if isinstance(stop, str) else stop)),
+            stop=tuple(text.encode() for text in stops),
             options={name: options[name] for name in SAMPLING_OPTIONS & options.keys()},
         )
 
@@ -441,8 +443,9 @@ class _GeneratedAnswer:
             self.tokens = (*self.tokens, token)
             self.data += piece
             if decoding.alternatives:
+                (logprob,) = logprobs.at(np.array([token])).tolist()
                 top = logprobs.most_probable(decoding.alternatives)
-                self.records.append(token_record(piece, float(logprobs.at(np.array([token]))[0]), top))
+                self.records.append(token_record(piece, logprob, top))
             cuts = [place for text in decoding.stop if (place := self.data.find(text)) >= 0]
             if cuts:
                 self.data, self.reason = self.data[: min(cuts)], "stop"

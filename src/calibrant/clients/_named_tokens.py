@@ -3,67 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, TypeAlias
 
-from calibrant.clients._http import JsonHttp, Reply
+from calibrant.clients._http import Json, JsonHttp, Reply
 from calibrant.core._completion import TokenListing
 from calibrant.core._errors import ProviderError
 from calibrant.core._prediction import Usage
 from calibrant.core._reported import bounded_count, reported_mapping
-
-Json = Mapping[str, Any]
-TokenLogs = Mapping[int, float]
-"""Natural log-probabilities of next tokens, by the number of the token."""
 
 _PROBE: Final = "Hello there"
 # Every vocabulary has these numbers, and none of them is likely after the probe.
 _PROBED: Final = (1, 2, 3)
 _CANDIDATES: Final = 1024
 _NUMBER: Final = "token_id:"  # how vLLM writes the number of a token
-_REFUSED: Final = frozenset({400, 422})
-
-
-class TokenNaming(Protocol):
-    """Way in which a server of ``/v1/completions`` is asked for the log-probabilities of named tokens."""
-
-    def fields(self, tokens: Sequence[int]) -> Json:
-        """Return the fields that name tokens in a request to ``/v1/completions``; none if another route does."""
-
-    async def named(self, prompt: str, tokens: Sequence[int], choice: Json) -> TokenListing:
-        """Return the log-probabilities of tokens after `prompt`, and the usage of a call of their own, if any.
-
-        Parameters
-        ----------
-        prompt : str
-            The prompt with the answer prefix.
-        tokens : sequence of int
-            Numbers of the tokens.
-        choice : mapping
-            Choice of `prompt` in the answer to a request with `fields`.
-
-        Raises
-        ------
-        ProviderError
-            The call failed, or some of the tokens are missing.
-        """
-
-    async def candidates(self, prompt: str, fields: Json) -> TokenListing:
-        """Return next tokens after `prompt`, among which to choose those that are named later.
-
-        Parameters
-        ----------
-        prompt : str
-            The prompt with the answer prefix.
-        fields : mapping
-            Fields of all requests to ``/v1/completions``.
-
-        Raises
-        ------
-        ProviderError
-            The call failed.
-        """
 
 
 @dataclass(kw_only=True)
@@ -88,11 +42,26 @@ class NamingOption:
     most: ClassVar[int] = 128
 
     def fields(self, tokens: Sequence[int]) -> Json:
-        """Return the fields that name tokens."""
+        """Return the fields that name tokens in a request to ``/v1/completions``; none if another route does."""
         return {"logprob_token_ids": list(tokens), "return_tokens_as_token_ids": True}
 
     async def named(self, prompt: str, tokens: Sequence[int], choice: Json) -> TokenListing:  # noqa: ARG002
-        """Return the log-probabilities of tokens as the choice holds them."""
+        """Return the log-probabilities of tokens as the choice holds them.
+
+        Parameters
+        ----------
+        prompt : str
+            The prompt with the answer prefix.
+        tokens : sequence of int
+            Numbers of the tokens.
+        choice : mapping
+            Choice of `prompt` in the answer to a request with `fields`.
+
+        Raises
+        ------
+        ProviderError
+            The call failed, or some of the tokens are missing.
+        """
         found = _listed_last(choice)
         check_complete(found, tokens, provider=self.http.provider)
         return TokenListing(logprobs=found, most_named=self.most)
@@ -103,14 +72,28 @@ class NamingOption:
         return await self.http.exchange(self.route, {**body, **fields})
 
     async def candidates(self, prompt: str, fields: Json) -> TokenListing:
-        """Return the log-probabilities of 1,024 tokens, spread evenly over the vocabulary."""
+        """Return the log-probabilities of 1,024 tokens, spread evenly over the vocabulary.
+
+        Parameters
+        ----------
+        prompt : str
+            The prompt with the answer prefix.
+        fields : mapping
+            Fields of all requests to ``/v1/completions``.
+
+        Raises
+        ------
+        ProviderError
+            The call failed.
+        """
         found: dict[int, float] = {}
         usage = Usage()
         step = max(1, self.n_known // _CANDIDATES)
         spread = range(0, self.n_known, step)[:_CANDIDATES]
         for begin in range(0, len(spread), self.most):
-            reply = await self.ask(prompt, {**fields, **self.fields(spread[begin : begin + self.most])})
-            if reply.status in _REFUSED and "vocab" in reply.words.lower() and self.n_known > self.most:
+            named = self.fields(spread[begin : begin + self.most])
+            reply = await self.ask(prompt, {**fields, **named})
+            if reply.refuses("vocab") and self.n_known > self.most:
                 self.n_known //= 2
                 return await self.candidates(prompt, fields)
             answer = self.http.checked(reply)
@@ -165,6 +148,10 @@ class GenerateRoute:
         return TokenListing(logprobs=_generated(answer, name), most_named=self.most, usage=usage)
 
 
+TokenNaming: TypeAlias = NamingOption | GenerateRoute
+"""Way in which a server of ``/v1/completions`` is asked for the log-probabilities of named tokens."""
+
+
 async def find_naming(http: JsonHttp, model: str) -> TokenNaming | None:
     """Return the way in which a server names tokens; None if it knows none.
 
@@ -177,8 +164,10 @@ async def find_naming(http: JsonHttp, model: str) -> TokenNaming | None:
     """
     option = NamingOption(http=http, model=model)
     reply = await option.ask(_PROBE, option.fields(_PROBED))
-    if _answers(reply, http) and set(_PROBED) <= _listed_last(_first(reply.data or {})).keys():
-        return option
+    if _answers(reply, http):
+        found = _listed_last(_first(reply.data or {}))
+        if set(_PROBED) <= found.keys():
+            return option
     route = GenerateRoute(http=http)
     reply = await route.ask(_PROBE, {"token_ids_logprob": list(_PROBED)})
     if not _answers(reply, http):
@@ -202,7 +191,7 @@ def usage_of(counts: Json, *, prompt: str = "prompt_tokens", completion: str = "
     )
 
 
-def check_complete(found: TokenLogs, tokens: Sequence[int], *, provider: str) -> None:
+def check_complete(found: Container[int], tokens: Sequence[int], *, provider: str) -> None:
     """Raise ProviderError unless all tokens were found.
 
     Raises
@@ -220,23 +209,26 @@ def check_complete(found: TokenLogs, tokens: Sequence[int], *, provider: str) ->
         )
 
 
+def _at(entries: object, place: int) -> object:
+    return entries[place] if isinstance(entries, list) and entries else None
+
+
 def _first(answer: Json) -> Json:
-    choices = answer.get("choices")
-    return reported_mapping(choices[0]) if isinstance(choices, list) and choices else {}
+    return reported_mapping(_at(answer.get("choices"), 0))
 
 
 def _listed_last(choice: Json) -> dict[int, float]:
     """Return the tokens listed at the last position of a choice, by the numbers they are written with."""
     places = reported_mapping(choice.get("logprobs")).get("top_logprobs")
-    last = reported_mapping(places[-1]) if isinstance(places, list) and places else {}
-    pairs = [(key.removeprefix(_NUMBER), value) for key, value in last.items() if key.startswith(_NUMBER)]
-    return dict(_numbers((value, key) for key, value in pairs))
+    last = reported_mapping(_at(places, -1))
+    named = [key for key in last if key.startswith(_NUMBER)]
+    return dict(_numbers((last[key], key.removeprefix(_NUMBER)) for key in named))
 
 
 def _generated(answer: Json, name: str) -> dict[int, float]:
     """Return the tokens in a list ``[logprob, number, text]`` of ``meta_info`` at its first position."""
     places = reported_mapping(answer.get("meta_info")).get(name)
-    first = places[0] if isinstance(places, list) and places else None
+    first = _at(places, 0)
     entries = first if isinstance(first, list) else []
     return dict(_numbers(entry[:2] for entry in entries if isinstance(entry, list) and len(entry) > 1))
 

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from calibrant.clients._calls import FirstCall, check_seconds
-from calibrant.clients._endpoint import KNOWN_PREFIXES, resolve_endpoint, secret_texts
+from calibrant.clients._endpoint import KNOWN_PREFIXES, Options, given, resolve_endpoint, secret_texts
 from calibrant.clients._failures import HIDDEN, advised, as_status, declined, rate_headers, refusal
-from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
+from calibrant.clients._http import HTTPStatusError, Json, JsonHttp, Reply
 from calibrant.clients._litellm import PRICE_OPTIONS, Price, listed_price, price_of_options
 from calibrant.core._completion import CompletionRequest, Message
 from calibrant.core._errors import ConfigurationError, ProviderError
@@ -25,7 +25,7 @@ from calibrant.core._reported import reported_mapping
 # Settings of a client, under calibrant's and litellm's names.
 _SETTINGS: Final = frozenset(
     {"api_base", "base_url", "api_key", "chat_template", "next_tokens", "max_concurrency"}
-    # Also not sent: `with_retries` repeats calls, and no parameter is ever dropped.
+    # Also not sent: `RetryPolicy` repeats calls, and no parameter is ever dropped.
     | {"num_retries", "max_retries", "drop_params", "stream", "stream_options"}
 )
 _NOT_SENT: Final = _SETTINGS | {"timeout", "request_timeout", "organization"} | set(PRICE_OPTIONS)
@@ -112,7 +112,7 @@ class OpenAIChatClient:
         """
         return await self._first.then(partial(self._call, request))
 
-    async def _call(self, request: CompletionRequest) -> dict[str, Any]:
+    async def _call(self, request: CompletionRequest) -> Json:
         draft = self._drafts.draft(request)
         reply = await self._send(draft, self._drafts.body(draft, request))
         data = reply.data
@@ -147,7 +147,7 @@ class OpenAIChatClient:
                 return other
         return reply
 
-    def _refused(self, reply: Reply) -> dict[str, Any]:
+    def _refused(self, reply: Reply) -> Json:
         """Return a content-policy block as a refusal, and raise every other failure."""
         status: int | None = reply.status
         if reply.fine:  # some gateways send the status in the body, with 200 around it
@@ -203,14 +203,12 @@ class Drafts:
         Receives secrets that must never be shown.
     """
 
-    def __init__(
-        self, model: str, options: Mapping[str, Any], *, hide: Callable[[Iterable[str]], None]
-    ) -> None:
+    def __init__(self, model: str, options: Options, *, hide: Callable[[Iterable[str]], None]) -> None:
         self._hide = hide
         self._model = model
         self._options = dict(options)
         self._drafts: dict[tuple[str, int], Draft] = {}
-        self._schemas: dict[int, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {}
+        self._schemas: dict[int, tuple[Json, Json, str]] = {}
 
     def draft(self, request: CompletionRequest) -> Draft:
         """Return the parts that are the same for all requests with the options of this one.
@@ -236,24 +234,25 @@ class Drafts:
         texts += [_dumps(dict(message)) for message in messages[-1:]]
         return f'{draft.head}{schema}, "messages": [{", ".join(texts)}]}}'.encode()
 
-    def _new_draft(self, options: Mapping[str, Any], top_logprobs: int) -> Draft:
+    def _new_draft(self, options: Options, top_logprobs: int) -> Draft:
         body: dict[str, Any] = {"temperature": 0}
         body |= {name: value for name, value in options.items() if name not in {*_NOT_SENT, *_EXTRAS}}
         body["model"] = self._model
         if top_logprobs > 0:
             body |= {"logprobs": True, "top_logprobs": top_logprobs}
-        body = {name: value for name, value in body.items() if value is not None}
+        body = given(body)
         extra = _mapping(options, "extra_body")
         body |= {name: value for name, value in extra.items() if name not in _BUILT}
         headers = _headers(options)
         self._hide(secret_texts({**options, "headers": headers}))
-        timeout = next((options[name] for name in ("timeout", "request_timeout") if options.get(name)), None)
+        timeout = options.get("timeout") or options.get("request_timeout") or None
         if timeout is not None:
             check_seconds(timeout)
         price = price_of_options(options)
-        return Draft(head=_dumps(body)[:-1], headers=headers or None, timeout=timeout, price=price)
+        head = _dumps(body).removesuffix("}")
+        return Draft(head=head, headers=headers or None, timeout=timeout, price=price)
 
-    def _schema(self, schema: Mapping[str, Any]) -> str:
+    def _schema(self, schema: Json) -> str:
         kept = self._schemas.get(id(schema))
         if kept is not None and kept[0] is schema and kept[1] == schema:
             return kept[2]
@@ -281,7 +280,7 @@ def _keep(kept: dict[Any, Any], key: object, value: object) -> None:
     kept[key] = value
 
 
-def _headers(options: Mapping[str, Any]) -> dict[str, str]:
+def _headers(options: Options) -> dict[str, str]:
     headers: dict[str, str] = {}
     organization = options.get("organization") or os.environ.get("OPENAI_ORGANIZATION")
     if organization:
@@ -291,7 +290,7 @@ def _headers(options: Mapping[str, Any]) -> dict[str, str]:
     return headers
 
 
-def _mapping(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _mapping(options: Options, name: str) -> Json:
     value = options.get(name)
     if value is None:
         return {}
@@ -302,7 +301,7 @@ def _mapping(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _dumps(value: Mapping[str, Any]) -> str:
+def _dumps(value: Json) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:

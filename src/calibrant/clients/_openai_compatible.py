@@ -15,7 +15,8 @@ from weakref import WeakKeyDictionary
 
 from calibrant.clients._calls import FirstCall
 from calibrant.clients._chat_template import ChatTemplate
-from calibrant.clients._http import JsonHttp, Reply
+from calibrant.clients._endpoint import given
+from calibrant.clients._http import Json, JsonHttp, Reply
 from calibrant.clients._named_tokens import TokenNaming, check_complete, find_naming, usage_of
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core._completion import (
@@ -105,10 +106,9 @@ class OpenAICompatibleClient(OpenAIChatClient):
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = WeakKeyDictionary()
 
     @property
-    def settings(self) -> Mapping[str, Any]:
+    def settings(self) -> Json:
         """Settings that can change the answers, besides the model and the request."""
-        settings = {"chat_template": self._template_text, "next_tokens": self._next_tokens}
-        return {name: value for name, value in settings.items() if value is not None}
+        return given({"chat_template": self._template_text, "next_tokens": self._next_tokens})
 
     async def check_labels(self, labels: Sequence[str]) -> None:
         """Raise ConfigurationError for a label that tokens cannot spell or the context cannot hold.
@@ -221,8 +221,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
     async def _detect_completions(self) -> CompletionsServer:
         server = CompletionsServer(http=self._http, model=self._model)
         reply = await server.ask((_PROBE,))
-        words = reply.words.lower()
-        if reply.status in {400, 422} and "logprobs" in words and "echo" not in words:
+        if reply.refuses("logprobs") and not reply.refuses("echo"):
             server = replace(server, logprobs=0)  # vLLM with --max-logprobs 0
             reply = await server.ask((_PROBE,))
         await self._check_ability(server, reply)
@@ -239,9 +238,9 @@ class OpenAICompatibleClient(OpenAIChatClient):
 
     async def _check_ability(self, server: Server, reply: Reply) -> None:
         """Raise ConfigurationError if the server cannot report probabilities; ignore other errors."""
-        words = reply.words.lower()
-        if reply.status in {400, 422} and any(word in words for word in ("logprobs", "n_probs", "echo")):
+        if reply.refuses("logprobs", "n_probs", "echo"):
             raise self._unable(f"{server.route} refuses them: {self._http.redacted(reply.words)[:200]}")
+        words = reply.words.lower()
         unknown_model = "model" in words and "completions" not in words
         if not reply.absent or (reply.status == 404 and unknown_model):
             return
@@ -322,8 +321,9 @@ class _TokenRow(_ServerRow):
     async def candidate_tokens(self, text: str) -> TokenListing:
         """Return the most probable next tokens after `text`."""
         found = await self.next_tokens(text)
-        logprobs = {number: logprob for number, (_, logprob) in zip(found.ids, found.top, strict=False)}
-        return TokenListing(logprobs=logprobs, most_named=self.server.most_named, usage=found.usage)
+        logprobs = [logprob for _, logprob in found.top]
+        by_number = dict(zip(found.ids, logprobs, strict=False))
+        return TokenListing(logprobs=by_number, most_named=self.server.most_named, usage=found.usage)
 
 
 @dataclass
@@ -418,9 +418,8 @@ class LlamaCppServer:
         if not props.fine or not data.keys() & {"default_generation_settings", "total_slots"}:
             return None
         context = reported_mapping(data.get("default_generation_settings")).get("n_ctx")
-        return cls(
-            http=http, slots=_positive_int(data.get("total_slots")) or 1, context=_positive_int(context)
-        )
+        slots = _positive_int(data.get("total_slots")) or 1
+        return cls(http=http, slots=slots, context=_positive_int(context))
 
     async def ask(self, prompt: str, *, count: int, slot: int | None = None) -> Reply:
         """Request the `count` most probable tokens after `prompt`, or as many as the server allows."""
@@ -456,10 +455,12 @@ class LlamaCppServer:
             answer = self.http.checked(await self.ask(prompt, count=wanted, slot=slot))
             listing = self.listing(answer)
             if listing:
-                usage = usage_of(answer, prompt="tokens_evaluated", completion="tokens_predicted")
-                model = _text(answer, "model")
                 return NextTokens(
-                    top=listing, usage=usage, model=model, short=wanted < most, ids=_listed_ids(answer)
+                    top=listing,
+                    usage=usage_of(answer, prompt="tokens_evaluated", completion="tokens_predicted"),
+                    model=_text(answer, "model"),
+                    short=wanted < most,
+                    ids=_listed_ids(answer),
                 )
         raise ProviderError(
             f"the server answered {REPEATS} times without log-probabilities.",
@@ -468,7 +469,7 @@ class LlamaCppServer:
             hint=_HINT,
         )
 
-    def listing(self, answer: Mapping[str, Any]) -> Listing:
+    def listing(self, answer: Json) -> Listing:
         """Return the tokens listed in an answer; empty if there are none."""
         try:
             top = answer["completion_probabilities"][0]["top_logprobs"]
@@ -476,7 +477,7 @@ class LlamaCppServer:
         except (LookupError, TypeError, ValueError):
             return ()
 
-    async def render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str | None:
+    async def render(self, messages: Sequence[Message], options: Json) -> str | None:
         """Return the prompt by the server's own chat template, or None if the server does not expose it."""
         reply = await self.http.exchange("/apply-template", _chat(messages, options))
         if reply.absent:
@@ -521,13 +522,11 @@ class CompletionsServer:
     route: ClassVar[str] = "/v1/completions"
     template_routes: ClassVar[str] = "/tokenize and /detokenize"
 
-    def special(self, *, whole: bool) -> Mapping[str, Any]:
+    def special(self, *, whole: bool) -> Json:
         """Return the fields for prompts that hold every special token already, if they are `whole`."""
         return {"add_special_tokens": False} if whole else {}
 
-    async def ask(
-        self, prompts: Sequence[str], *, whole: bool = False, fields: Mapping[str, Any] | None = None
-    ) -> Reply:
+    async def ask(self, prompts: Sequence[str], *, whole: bool = False, fields: Json | None = None) -> Reply:
         """Request the log-probabilities of the prompts' tokens, with more `fields`.
 
         One token is generated behind each prompt: older servers refuse to generate none, and newer ones compute
@@ -540,8 +539,10 @@ class CompletionsServer:
             "logprobs": self.logprobs,
             "max_tokens": 1,
             "temperature": 0,
+            **self.special(whole=whole),
+            **(fields or {}),
         }
-        return await self.http.exchange(self.route, {**body, **self.special(whole=whole), **(fields or {})})
+        return await self.http.exchange(self.route, body)
 
     async def label_logprobs(
         self,
@@ -571,8 +572,7 @@ class CompletionsServer:
             usage = Usage()
             for answer, batch in zip(answers, batches, strict=True):
                 echoes += read_echoes(answer, batch)
-                counts = reported_mapping(answer.get("usage"))
-                usage += usage_of(counts)
+                usage += usage_of(reported_mapping(answer.get("usage")))
             logprobs = label_logprobs(echoes[0], echoes[1:])
             first = _choices(answers[0], len(batches[0]))[0]
         except EchoError as error:
@@ -600,14 +600,12 @@ class CompletionsServer:
         size = max(1, min(_MOST_PROMPTS, _MOST_ANSWERED // (_ANSWERED_PER_BYTE * longest)))
         return [prompts[begin : begin + size] for begin in range(0, len(prompts), size)]
 
-    async def render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str | None:
+    async def render(self, messages: Sequence[Message], options: Json) -> str | None:
         """Return the prompt by the server's own chat template, or None if the server does not expose it."""
         body = {"model": self.model, "add_generation_prompt": True, **_chat(messages, options)}
         reply = await self.http.exchange("/tokenize", body)
-        words = reply.words.lower()
         # SGLang refuses messages, as it tokenises prompts only.
-        wants_prompt = reply.status in {400, 422} and "prompt" in words and "required" in words
-        if reply.absent or wants_prompt:
+        if reply.absent or (reply.refuses("prompt") and reply.refuses("required")):
             return None
         return await self._spelled(self.http.checked(reply).get("tokens") or [])
 
@@ -625,7 +623,7 @@ class CompletionsServer:
         spelled = None if answer is None else await self._spelled(answer.get("tokens") or [])
         return spelled is None or "".join(spelled.split()) == "".join(text.split())
 
-    async def _tokenized(self, text: str) -> dict[str, Any] | None:
+    async def _tokenized(self, text: str) -> Json | None:
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         reply = await self.http.exchange("/tokenize", body)
         return None if reply.absent else self.http.checked(reply)
@@ -641,7 +639,7 @@ class CompletionsServer:
 Server: TypeAlias = LlamaCppServer | CompletionsServer
 
 
-def _listed_ids(answer: Mapping[str, Any]) -> tuple[int, ...]:
+def _listed_ids(answer: Json) -> tuple[int, ...]:
     """Return the numbers of the tokens listed in an answer of llama.cpp's server; empty if it tells none."""
     listed = answer["completion_probabilities"][0]["top_logprobs"]
     numbers = [token.get("id") for token in listed]
@@ -650,21 +648,20 @@ def _listed_ids(answer: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _smaller_count(reply: Reply, count: int) -> int | None:
     """Return a smaller number of next tokens if `count` was refused as too large, else None."""
-    words = reply.words.lower()
-    if reply.status not in {400, 422} or "n_probs" not in words:
+    if not reply.refuses("n_probs"):
         return None
-    limits = [int(number) for number in _MAXIMUM.findall(words)]
+    limits = map(int, _MAXIMUM.findall(reply.words.lower()))
     lower = next((number for number in limits if 0 < number < count), max(_LEAST_COUNT, count // 2))
     return lower if lower < count else None
 
 
-def _chat(messages: Sequence[Message], options: Mapping[str, Any]) -> dict[str, Any]:
+def _chat(messages: Sequence[Message], options: Json) -> Json:
     """Return the part of a request with the messages and the variables of the chat template."""
     variables = {"chat_template_kwargs": dict(options)} if options else {}
     return {"messages": [dict(message) for message in messages], **variables}
 
 
-def _text(answer: Mapping[str, Any], name: str) -> str | None:
+def _text(answer: Json, name: str) -> str | None:
     value = answer.get(name)
     return value if isinstance(value, str) else None
 
@@ -696,7 +693,7 @@ class Echoed(NamedTuple):
     logprobs: tuple[float, ...]
 
 
-def read_echoes(answer: Mapping[str, Any], prompts: Sequence[str]) -> list[Echoed]:
+def read_echoes(answer: Json, prompts: Sequence[str]) -> list[Echoed]:
     """Return the tokens and log-probabilities of each prompt of a request, without generated tokens.
 
     Parameters
@@ -715,10 +712,11 @@ def read_echoes(answer: Mapping[str, Any], prompts: Sequence[str]) -> list[Echoe
     """
     lists = [_lists(choice) for choice in _choices(answer, len(prompts))]
     added = _tokens_added([tokens for tokens, _ in lists], prompts, answer)
-    return [
-        Echoed(tuple(tokens[: len(tokens) - added]), _valid_logprobs(logprobs[: len(tokens) - added]))
-        for tokens, logprobs in lists
-    ]
+    echoes = []
+    for tokens, logprobs in lists:
+        end = len(tokens) - added
+        echoes.append(Echoed(tuple(tokens[:end]), _valid_logprobs(logprobs[:end])))
+    return echoes
 
 
 def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, ...]:
@@ -761,7 +759,7 @@ def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, .
     return tuple(min(total - scale, 0.0) for total in sums)
 
 
-def _choices(answer: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
+def _choices(answer: Json, count: int) -> list[Json]:
     """Return the choices in the order of the prompts."""
     entries = answer.get("choices")
     choices = [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
@@ -772,7 +770,7 @@ def _choices(answer: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
     return [by_place[place] for place in range(count)]
 
 
-def _lists(choice: Mapping[str, Any]) -> tuple[list[str], list[object]]:
+def _lists(choice: Json) -> tuple[list[str], list[object]]:
     reported = reported_mapping(choice.get("logprobs"))
     tokens, logprobs = reported.get("tokens"), reported.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(logprobs, list) or not tokens:
@@ -782,7 +780,7 @@ def _lists(choice: Mapping[str, Any]) -> tuple[list[str], list[object]]:
     return tokens, logprobs
 
 
-def _tokens_added(lists: Sequence[list[str]], prompts: Sequence[str], answer: Mapping[str, Any]) -> int:
+def _tokens_added(lists: Sequence[list[str]], prompts: Sequence[str], answer: Json) -> int:
     """Return the number of tokens that the server generated after each prompt, 1 or 0.
 
     It follows from the reported count of the prompts' tokens or, without that count, from the tokens' text.

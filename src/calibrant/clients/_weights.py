@@ -21,6 +21,7 @@ from calibrant.core._installation import install_command
 _MAGIC = b"GGUF"
 _KEY = "_API_KEY"
 _OPENAI_KEY = "OPENAI_API_KEY"
+_API_BASE = "api_base under [model] in the task file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,9 @@ def local_models() -> list[LocalModel]:
     models = []
     for name, package in _PACKAGES.items():
         path = _weights_path(package)
-        missing = ([] if has_engine else [install_command("local")]) + ([] if path else [package.command])
+        missing = [] if has_engine else [install_command("local")]
+        if path is None:
+            missing.append(package.command)
         models.append(
             LocalModel(
                 name=name,
@@ -152,11 +155,13 @@ def check_weights(path: Path) -> None:
         with path.open("rb") as file:
             magic = file.read(len(_MAGIC))
     except OSError as error:
-        msg = f"{path}: cannot read the model file ({error.strerror}). Give the path of a GGUF file."
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(
+            f"{path}: cannot read the model file ({error.strerror}). Give the path of a GGUF file."
+        ) from error
     if magic != _MAGIC:
-        msg = f"{path}: not a GGUF file (it begins with {magic!r}, not {_MAGIC!r}). Download it again."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(
+            f"{path}: not a GGUF file (it begins with {magic!r}, not {_MAGIC!r}). Download it again."
+        )
 
 
 def _weights_path(package: _Package) -> Path | None:
@@ -200,7 +205,7 @@ class NameForm:
 def name_forms() -> list[NameForm]:
     """Return the forms of names of all models that are not among `local_models`."""
     has_engine = importlib.util.find_spec("xllamacpp") is not None
-    keys = sorted(name for name, value in os.environ.items() if name.endswith(_KEY) and value.strip())
+    keys = [name for name, value in sorted(os.environ.items()) if name.endswith(_KEY) and value.strip()]
     others = [name for name in keys if name != _OPENAI_KEY]
     return [
         NameForm(
@@ -212,16 +217,14 @@ def name_forms() -> list[NameForm]:
         NameForm(
             name="openai/NAME",
             description="OpenAI, or an OpenAI-compatible server",
-            needs=""
-            if _has_openai()
-            else f"{_OPENAI_KEY} in the environment, or api_base under [model] in the task file",
-            ready="the environment names a key or a server; others need api_base under [model] in the task file",
+            needs="" if _has_openai() else f"{_OPENAI_KEY} in the environment, or {_API_BASE}",
+            ready=f"the environment names a key or a server; others need {_API_BASE}",
         ),
         NameForm(
             name="decisions/PROVIDER/NAME",
             description="a decision model, by OpenAI's interface; by System One: systemone/PROVIDER/NAME",
             needs="",
-            ready="the provider's key in the environment, or api_base under [model] in the task file",
+            ready=f"the provider's key in the environment, or {_API_BASE}",
         ),
         NameForm(
             name="PROVIDER/NAME",

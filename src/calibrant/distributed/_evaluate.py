@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -154,10 +154,10 @@ def evaluate(  # noqa: PLR0913 (keyword-only options)
     account = RunAccount(labels, expected=inspection.rows, on_progress=on_progress)
     with RunDirectory.opened(Path(out), fingerprint) as directory:
         run = _ClusterRun(
-            directory,
-            Reader(dataset=dataset, labels=labels, block_rows=cluster.block_rows),
-            account,
-            {**about, "model": described["model"]},
+            directory=directory,
+            reader=Reader(dataset=dataset, labels=labels, block_rows=cluster.block_rows),
+            account=account,
+            about={**about, "model": described["model"]},
         )
         reader = run.recovered()
         if account.remaining:
@@ -209,10 +209,11 @@ def is_file(cache: str) -> bool:
     return "://" not in cache or cache.startswith("sqlite")
 
 
+@dataclass(eq=False, kw_only=True)
 class _ClusterRun:
     """One evaluation on a cluster.
 
-    Parameters
+    Attributes
     ----------
     directory : RunDirectory
         Output directory.
@@ -224,18 +225,17 @@ class _ClusterRun:
         Further entries of ``metrics.json``.
     """
 
-    def __init__(
-        self, directory: RunDirectory, reader: Reader, account: RunAccount, about: Mapping[str, Any]
-    ) -> None:
-        self._directory = directory
-        self._reader = reader
-        self._shards = Shards(directory.shards, reader.block_rows)
-        self._account = account
-        self._about = about
+    directory: RunDirectory
+    reader: Reader
+    account: RunAccount
+    about: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        self._shards = Shards(self.directory.shards, self.reader.block_rows)
 
     def recovered(self) -> Reader:
         """Count the finished rows; return a reader of the other rows."""
-        reader, directory, account = self._reader, self._directory, self._account
+        reader, directory, account = self.reader, self.directory, self.account
         if directory.predictions.exists():
             # All rows are in the file; remaining block files were left by a killed process.
             self._shards.remove()
@@ -251,17 +251,17 @@ class _ClusterRun:
         return replace(reader, finished=finished)
 
     def _rows(self) -> Iterator[Example]:
-        return checked(self._reader.dataset, self._reader.labels)
+        return checked(self.reader.dataset, self.reader.labels)
 
     @contextmanager
     def ended_by(self, stop: Stop, seconds: float | None, ledger: RemoteLedger) -> Iterator[None]:
         """Pass a stop request or the deadline to the workers, which finish begun rows and begin no others."""
         done = Event()
-        self._account.started = time.perf_counter()
+        self.account.started = time.perf_counter()
 
         def listen() -> None:
             while not stop.reason and not done.wait(_LOOK_SECONDS):
-                if seconds is not None and time.perf_counter() - self._account.started >= seconds:
+                if seconds is not None and time.perf_counter() - self.account.started >= seconds:
                     stop.request(f"The deadline of {seconds:g} seconds has passed")
             if stop.reason and not done.is_set():
                 with suppress(StateError):  # `take` meets the same error and raises it
@@ -285,10 +285,10 @@ class _ClusterRun:
             except CalibrantError as error:
                 fault = fault or error
             reason = str(fault or found.stopped or stop.reason)
-            if reason and not self._account.stopped:
-                self._account.stopped = reason
+            if reason and not self.account.stopped:
+                self.account.stopped = reason
                 ledger.ask(Ledger.close, reason, at_once=not found.stopped)
-        self._account.stopped = self._account.stopped or stop.reason
+        self.account.stopped = self.account.stopped or stop.reason
         if fault is not None:
             raise fault
 
@@ -304,28 +304,28 @@ class _ClusterRun:
             self._check_directory()  # it may have vanished between the check and the write
             raise
         for line in lines:
-            self._account.tally.add(json.loads(line))
-            self._account.answered += 1
-        self._account.report()
+            self.account.tally.add(json.loads(line))
+            self.account.answered += 1
+        self.account.report()
 
     def _check_directory(self) -> None:
         """Raise if the run's directory was moved or removed: it would be made anew with a part of the rows."""
-        if not self._directory.in_place:
-            raise self._directory.lost()
+        if not self.directory.in_place:
+            raise self.directory.lost()
 
     def finish(self) -> EvaluationResult:
         """Merge the rows in input order, once all are there, and return the result."""
         self._check_directory()
-        account = self._account
-        joined = self._directory.predictions.exists()
+        account = self.account
+        joined = self.directory.predictions.exists()
         if not joined:
             # Counted again from the files, which also hold failed rows that were not asked again.
-            account.tally = Tally(self._reader.labels)
+            account.tally = Tally(self.reader.labels)
             for line in self._shards.lines():
                 account.tally.add(json.loads(line))
             if account.tally.rows >= (account.expected or 0):
-                self._shards.join(self._directory.predictions)
+                self._shards.join(self.directory.predictions)
                 self._shards.remove()
         if account.answered >= (account.remaining or 0):
             account.stopped = ""
-        return account.result(self._directory, self._about)
+        return account.result(self.directory, self.about)

@@ -443,7 +443,7 @@ def _check_versions(ray: Any, machines: list[Any]) -> None:  # noqa: ANN401
         except metadata.PackageNotFoundError:
             return "none"
 
-    here = _own_version()
+    here = metadata.version("calibrant")
     there = ray.remote(version)
     asked = [there.options(num_cpus=0, **_on(node["NodeID"])).remote() for node in machines]
     for node, reference in zip(machines, asked, strict=True):
@@ -453,10 +453,6 @@ def _check_versions(ray: Any, machines: list[Any]) -> None:  # noqa: ANN401
                 f"Expected calibrant {here} on every machine of the Ray cluster, got {found} on "
                 f"{node['NodeManagerAddress']}: install the same version there."
             )
-
-
-def _own_version() -> str:
-    return metadata.version("calibrant")
 
 
 def _on(node: str) -> dict[str, Any]:

@@ -370,10 +370,8 @@ class KnownAbilities:
             )
             result = await _probed(complete, question, needs_logprobs=needs_logprobs)
             self.known = result.abilities
-            if not result.is_certain:
-                self.forget()
-            elif self.remember is not None:
-                self.remember(result.abilities)
+            if self.remember is not None:
+                self.remember(result.abilities if result.is_certain else None)
             return result.usage
 
 

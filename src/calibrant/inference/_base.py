@@ -9,7 +9,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, overload
 
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LimitReachedError
@@ -22,6 +22,7 @@ from calibrant.inference._limits import Gate
 if TYPE_CHECKING:
     from calibrant.core._frames import FrameT
 
+Text: TypeAlias = str | TextWithContext
 _LABELS_SHOWN: Final = 5
 # Asked about where there is no row yet.
 _ANY_TEXT: Final = "Hello."
@@ -93,21 +94,21 @@ class BasePredictor(Predictor):
         """Limits of the predictor's calls."""
         return self.meter.limits
 
-    def query(self, text: str | TextWithContext) -> Query:
+    def query(self, text: Text) -> Query:
         """Return the query that asks about a text, under the predictor's own prompt."""
         given = text if isinstance(text, TextWithContext) else TextWithContext(text)
         return Query(
             prompt=self.prompt, text=given.text, user_template=self.user_template, context=given.context
         )
 
-    def classify(self, text: str | TextWithContext) -> Prediction:
+    def classify(self, text: Text) -> Prediction:
         """Classify one text; a cascade's verifier also reads `context`."""
         return self.classify_many([text])[0]
 
     @overload
     def classify_many(
         self,
-        texts: Iterable[str | TextWithContext],
+        texts: Iterable[Text],
         *,
         text: None = None,
         on_prediction: OnPrediction | None = None,
@@ -151,14 +152,14 @@ class BasePredictor(Predictor):
         """
         return run_sync(self.aclassify_many(texts, text=text, on_prediction=on_prediction))
 
-    async def aclassify(self, text: str | TextWithContext) -> Prediction:
+    async def aclassify(self, text: Text) -> Prediction:
         """Classify one text, for use inside an event loop."""
         return (await self.aclassify_many([text]))[0]
 
     @overload
     async def aclassify_many(
         self,
-        texts: Iterable[str | TextWithContext],
+        texts: Iterable[Text],
         *,
         text: None = None,
         on_prediction: OnPrediction | None = None,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
@@ -25,7 +25,7 @@ from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Journal, LogprobSpace, Prediction, Usage
+from calibrant.core._prediction import Journal, LogprobSpace, Prediction
 from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
@@ -41,6 +41,7 @@ from calibrant.inference._methods import (
     ModelCalls,
     ModelSetup,
     Scoring,
+    ScoringChoice,
     Tolerance,
 )
 from calibrant.inference._models import ModelLike, allowed_settings, call_options, open_client, replaced_model
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from calibrant.heads._head import Head
     from calibrant.heads._tuned import Measurements, Tuned
     from calibrant.inference._demonstrations import DemonstrationIndex, Retrieval
-    from calibrant.inference._text_vectors import Embeddings, VectorsAhead
+    from calibrant.inference._text_vectors import Charge, Embeddings, VectorsAhead
 
 _LOG = logging.getLogger("calibrant")
 _SAMPLED: Final = frozenset({"sampled", "fused"})
@@ -684,7 +685,7 @@ class Classifier(BasePredictor):
         )
         return feed.run(queries)
 
-    def _vectors_ahead(self, charge: Callable[[Usage], None]) -> VectorsAhead | None:
+    def _vectors_ahead(self, charge: Charge) -> VectorsAhead | None:
         """Return the source of the vectors of a feed's texts for the head; None if it needs none by calls."""
         if self._head is None or self._head.embedding is None:
             return None
@@ -795,9 +796,7 @@ class Classifier(BasePredictor):
             prediction = correct_prediction(prediction, self.prior_correction)
         return prediction if self.head is None else apply_head(self.head, prediction, query.text)
 
-    async def finished_ahead(
-        self, query: Query, prediction: Prediction, *, charge: Callable[[Usage], None]
-    ) -> Prediction:
+    async def finished_ahead(self, query: Query, prediction: Prediction, *, charge: Charge) -> Prediction:
         """Return a prediction as `finished` does, after the vector of its text was asked for; failed if that failed.
 
         Texts that come while a call for vectors is under way share the next call. `charge` receives its usage.
@@ -983,29 +982,6 @@ def task_of(classifier: Classifier) -> Task:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScoringChoice:
-    """Wish for a method.
-
-    Attributes
-    ----------
-    scoring, tolerance, samples, temperature
-        See `calibrant.inference.Classifier`.
-    is_named : bool
-        True for a model by name, of which it is found out whether it gives log-probabilities; of others only with
-        ``auto``. Answers that lack them are else predictions without a confidence.
-    space : LogprobSpace
-        Space of the log-probabilities of decoded answers.
-    """
-
-    scoring: Scoring | None
-    tolerance: Tolerance | None
-    samples: int | None
-    temperature: float | None
-    is_named: bool
-    space: LogprobSpace
-
-
 def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
     """Return the wished method, or the best that model and schema support.
 
@@ -1062,31 +1038,25 @@ def _decoding(setup: ModelSetup, choice: ScoringChoice) -> Decoding:
         return Decoding(setup=setup)
     from calibrant.inference._sampling import AutoDecoding  # noqa: PLC0415 (only for models that may hide them)
 
-    return AutoDecoding.of(
-        setup,
-        samples=choice.samples,
-        temperature=choice.temperature,
-        is_chosen=choice.scoring == "auto",
-    )
+    return AutoDecoding.of(setup, choice)
 
 
 def _asking_several(setup: ModelSetup, choice: ScoringChoice) -> Method:
     """Return a method that asks about a row several times, or once for a stated confidence."""
     from calibrant.inference._sampling import Fused, Sampling  # noqa: PLC0415 (only when it is asked for)
 
-    samples = choice.samples
     if choice.scoring == "sampled":
-        return Sampling.of(setup, samples=samples, temperature=choice.temperature)
+        return Sampling.of(setup, choice)
     if choice.scoring == "verbalised":
-        if samples not in {None, 1}:
+        if choice.samples not in {None, 1}:
             raise ConfigurationError(
-                f"Expected one call a row with scoring='verbalised', got samples={samples!r}: leave it out, or add "
-                "scoring='fused'."
+                f"Expected one call a row with scoring='verbalised', got samples={choice.samples!r}: leave it out, or "
+                "add scoring='fused'."
             )
-        samples = 1
-    elif samples == 1:
+        return Fused.of(setup, replace(choice, samples=1))
+    if choice.samples == 1:
         raise ConfigurationError("Expected at least 2 samples with scoring='fused', got 1: add 'verbalised'.")
-    return Fused.of(setup, samples=samples, temperature=choice.temperature)
+    return Fused.of(setup, choice)
 
 
 def _tolerance(client: Client, tolerance: Tolerance | None) -> Tolerance:

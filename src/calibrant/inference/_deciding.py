@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._completion import (
-    ClientTraits,
     CompletionRequest,
     DecisionAnswer,
     DecisionClient,
@@ -23,10 +22,10 @@ from calibrant.core._completion import (
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet, split_label_list
-from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
 from calibrant.core._structures import OrdinalLabels
 from calibrant.inference._methods import Method, ModelSetup
-from calibrant.inference._reader import joint_confidence, scored_part
+from calibrant.inference._reader import parts_content, scored_part
 
 _LOG: Final = logging.getLogger("calibrant")
 _MOST_OPTIONS: Final = 255
@@ -121,13 +120,13 @@ class Deciding(Method):
             decide, provider=client.name, request=request
         )
         effort: dict[str, Any] = {"usage": decision.usage, "model": decision.model, "attempts": attempts}
-        found: list[tuple[str, LabelDistribution] | None] = []
+        found: list[Part | None] = []
         for part, answer, shares in zip(self._parts, decision.answers, probabilities, strict=True):
             if answer is None or shares is None:
                 found.append(None)
                 continue
             label = part.options[self._best(answer)]
-            found.append((label, part.distribution(label, shares)))
+            found.append(scored_part(part.name, label, part.distribution(label, shares)))
         return self._prediction(found, effort)
 
     def _questions_under(self, prompt: str) -> tuple[DecisionQuestion, ...]:
@@ -148,11 +147,13 @@ class Deciding(Method):
         return replace(question, instructions=f"{instructions}{question.instructions}")
 
     @cached_property
-    def _parts(self) -> tuple[_Part, ...]:
+    def _parts(self) -> tuple[_PartQuestion, ...]:
         """The answer to each question, as a part of a prediction."""
         labels = self.reader.labels
         pairs = zip(self.questions, labels.parts, strict=True)
-        return tuple(_Part.of(question, labels.labels_of(name).labels) for question, name in pairs)
+        return tuple(
+            _PartQuestion.of(name, question, labels.labels_of(name).labels) for question, name in pairs
+        )
 
     def _checked(self, answer: DecisionAnswer | None) -> list[float] | None:
         """Return the probabilities of an answer, above 0 and with the sum 1; None for a refusal."""
@@ -183,54 +184,46 @@ class Deciding(Method):
                 )
         return answer.probabilities.index(most)
 
-    def _prediction(
-        self, found: Sequence[tuple[str, LabelDistribution] | None], effort: Mapping[str, Any]
-    ) -> Prediction:
+    def _prediction(self, found: Sequence[Part | None], effort: Mapping[str, Any]) -> Prediction:
         """Return the prediction of one label, or of several parts; a refused part leaves the row without a label."""
         labels = self.reader.labels
         if not labels.holds_several:
             (one,) = found
             if one is None:
                 return Prediction(label=None, outcome=Outcome.REFUSAL, reason=_DECLINED, **effort)
-            label, distribution = one
-            confidence = distribution.confidence(label)
-            return Prediction(label=label, confidence=confidence, distribution=distribution, **effort)
-        names = labels.parts
-        refused = [name for name, one in zip(names, found, strict=True) if one is None]
-        answered = [(name, one) for name, one in zip(names, found, strict=True) if one is not None]
-        parts = tuple(scored_part(name, label, distribution) for name, (label, distribution) in answered)
+            distribution = one.distribution
+            return Prediction(label=one.label, confidence=one.confidence, distribution=distribution, **effort)
+        refused = [name for name, one in zip(labels.parts, found, strict=True) if one is None]
+        parts = tuple(one for one in found if one is not None)
         if refused:
             reason = f"{_DECLINED} about {', '.join(map(repr, refused))}"
             return Prediction(label=None, outcome=Outcome.REFUSAL, reason=reason, parts=parts, **effort)
-        answer = labels.answer_of({part.name: part.label for part in parts})
-        return Prediction(label=answer, confidence=joint_confidence(parts), parts=parts, **effort)
+        return Prediction(**parts_content(labels, parts), **effort)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the kinds of the questions, the legal answers and the client's settings, for cache keys."""
-        kinds = [question.kind for question in self.questions]
-        described = {"label_descriptions": dict(self.setup.label_descriptions)}
-        if not self.setup.label_descriptions:
-            described = {}
-        settings = ClientTraits.of(self.client).settings
-        own = {"settings": dict(settings)} if settings else {}
-        return {**self.reader.describe(), "scoring": "decision", "questions": kinds, **described, **own}
+        described: dict[str, Any] = {"questions": [question.kind for question in self.questions]}
+        if self.setup.label_descriptions:
+            described["label_descriptions"] = dict(self.setup.label_descriptions)
+        return {**self.reader.describe(), "scoring": "decision", **described, **self.client_settings}
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Part:
+class _PartQuestion:
     """One label of an answer: the options of its question, and its labels with what all their distributions share."""
 
+    name: str
     options: tuple[str, ...]
     labels: tuple[str, ...]
     places: tuple[int, ...]  # of the labels among the options
     measured: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, question: DecisionQuestion, labels: tuple[str, ...]) -> _Part:
+    def of(cls, name: str, question: DecisionQuestion, labels: tuple[str, ...]) -> _PartQuestion:
         measured = np.ones(len(labels), dtype=np.bool_)
         measured.setflags(write=False)  # so that a distribution makes no copy
         places = tuple(map(question.options.index, labels))
-        return cls(options=question.options, labels=labels, places=places, measured=measured)
+        return cls(name=name, options=question.options, labels=labels, places=places, measured=measured)
 
     def distribution(self, label: str, probabilities: Sequence[float]) -> LabelDistribution:
         """Return the distribution over the labels from the probabilities of the options."""

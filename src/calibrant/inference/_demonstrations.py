@@ -140,8 +140,7 @@ class DemonstrationIndex:
         self._places: defaultdict[str, list[int]] = defaultdict(list)
         for place, row in enumerate(self.rows):
             self._places[_key(row.text)].append(place)
-        known = {label: code for code, label in enumerate(dict.fromkeys(row.label for row in self.rows))}
-        self._codes = np.array([known[row.label] for row in self.rows])
+        _, self._codes = np.unique([row.label for row in self.rows], return_inverse=True)
         self._retrievers: dict[str, _Likeness] = {}
 
     @classmethod
@@ -181,7 +180,8 @@ class DemonstrationIndex:
         """
         try:
             rows = [json.loads(line) for line in text.split("\n") if line]
-            return cls([row["input"] for row in rows], [row["answer"] for row in rows], labels=labels)
+            texts, answers = ([row[name] for row in rows] for name in ("input", "answer"))
+            return cls(texts, answers, labels=labels)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigurationError(
                 f"Expected JSON Lines with input and answer to show as demonstrations, got something else ({error!r})."
@@ -248,7 +248,8 @@ class DemonstrationIndex:
         for text, likeness in self._likeness(texts, settings.retriever):
             own = self._places.get(_key(text), [])
             likeness[own] = -np.inf
-            ranking = shuffled[np.argsort(-likeness[shuffled], kind="stable")][: len(self) - len(own)]
+            nearest = np.argsort(-likeness[shuffled], kind="stable")
+            ranking = shuffled[nearest][: len(self) - len(own)]
             if settings.balance == "balanced":
                 ranking = ranking[np.argsort(_rounds(self._codes[ranking]), kind="stable")]
             shown = [self.rows[place] for place in ranking[: settings.k]]
@@ -396,9 +397,7 @@ class Retrieval:
         return demonstrated(self.settings, self.index.to_text())
 
 
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> DemonstrationSettings:
-    return DemonstrationSettings.from_text(text)
+_parsed = lru_cache(maxsize=64)(DemonstrationSettings.from_text)
 
 
 def _key(text: str) -> str:

@@ -356,9 +356,10 @@ def open_embedder(
             "litellm asks take some."
         )
     opened: Embedder
-    if isinstance(embedder, str):
-        local = kind == _HASHING
-        opened = HashingEmbedder(dim=dim) if local else Model2VecEmbedder(name or _DEFAULT_MODEL2VEC)
+    if embedder == _HASHING:
+        opened = HashingEmbedder(dim=dim)
+    elif isinstance(embedder, str):
+        opened = Model2VecEmbedder(name or _DEFAULT_MODEL2VEC)
     else:
         opened = embedder if isinstance(embedder, Embedder) else CallableEmbedder(embedder)
     _check_size(opened, dim)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, singledispatch
 from typing import Any, Final, Self, TypeVar, cast
@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.clients._calls import Call
 from calibrant.clients._constraint import (
     Constraint,
     LabelArray,
@@ -23,6 +24,7 @@ from calibrant.clients._constraint import (
     array_for,
     choices_for,
     constraint_for,
+    json_escaped,
 )
 from calibrant.core._completion import (
     ClientTraits,
@@ -49,7 +51,7 @@ from calibrant.core._prediction import LabelDistribution, Outcome, Part, Predict
 from calibrant.core._predictor import CallGroup
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
-from calibrant.inference._reader import joint_confidence, parts_of_set, scored_part
+from calibrant.inference._reader import label_content, parts_content, parts_of_set, scored_part
 from calibrant.logprobs._distribution import LabelTrie, whole_label_distribution
 from calibrant.logprobs._sets import ArrayPlace, read_place, set_of_places
 from calibrant.logprobs._walk import LabelWalk, TokenTrie, TokenWalk
@@ -98,7 +100,7 @@ class RowCalls:
         self.usage += answer.usage
         self.model = answer.model or self.model
 
-    async def make(self, call: Callable[[], Awaitable[_T]]) -> _T:
+    async def make(self, call: Call[_T]) -> _T:
         """Make a call and count it.
 
         Raises
@@ -125,42 +127,18 @@ class RowCalls:
             failure.attempts = self.made
             raise failure from error
 
-    def predicted(
-        self,
-        *,
-        label: str,
-        confidence: float | None,
-        text: str,
-        distribution: LabelDistribution | None = None,
-        features: NDArray[np.float16] | None = None,
-        parts: tuple[Part, ...] = (),
-    ) -> Prediction:
-        """Return a prediction with the row's usage, model and attempts."""
-        return Prediction(
-            label=label,
-            confidence=confidence,
-            text=text,
-            distribution=distribution,
-            features=features,
-            parts=parts,
-            usage=self.usage,
-            model=self.model,
-            attempts=self.made,
-        )
+    @property
+    def effort(self) -> dict[str, Any]:
+        """The row's usage, model and attempts, as a prediction takes them."""
+        return {"usage": self.usage, "model": self.model, "attempts": self.made}
 
     def unlikely(self, where: str = "") -> Prediction:
         """Return a prediction without a label: no label is among the listed next tokens of the model."""
-        return Prediction(
-            label=None,
-            outcome=Outcome.UNPARSED,
-            reason=(
-                f"{where}no label is among what the model would write next, as far as its tokens are listed: name "
-                "the labels in the prompt, or use scoring='decode'"
-            ),
-            usage=self.usage,
-            model=self.model,
-            attempts=self.made,
+        reason = (
+            f"{where}no label is among what the model would write next, as far as its tokens are listed: name "
+            "the labels in the prompt, or use scoring='decode'"
         )
+        return Prediction(label=None, outcome=Outcome.UNPARSED, reason=reason, **self.effort)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +184,7 @@ class LabelScorer:
         self._calls = calls
         self._is_exact = tolerance == "exact"
         self._tolerance = _EXACT if tolerance == "exact" else tolerance
-        self._spelled = tuple(json.dumps(label, ensure_ascii=False)[1:-1] for label in labels.labels)
+        self._spelled = tuple(map(json_escaped, labels.labels))
         self._label_trie = LabelTrie(labels.labels)
         self._token_trie = lru_cache(maxsize=4)(TokenTrie)
         self._expected: OrderedDict[str, Expected] = OrderedDict()
@@ -250,9 +228,8 @@ class LabelScorer:
             except ContextLengthError:
                 return Expected()
         needed = walk.needed(max(self._tolerance, _SURELY_NEEDED))
-        return Expected(
-            trie=trie, shares=walk.shares(), at_once=needed if len(needed) <= _MOST_AT_ONCE else ()
-        )
+        at_once = needed if len(needed) <= _MOST_AT_ONCE else ()
+        return Expected(trie=trie, shares=walk.shares(), at_once=at_once)
 
     async def score(
         self,
@@ -440,9 +417,7 @@ class ExactMethod(Method):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the tolerance and the client's settings, for cache keys."""
-        settings = ClientTraits.of(self.client).settings
-        own = {"settings": dict(settings)} if settings else {}
-        return {"scoring": "exact", "tolerance": self.tolerance, **own}
+        return {"scoring": "exact", "tolerance": self.tolerance, **self.client_settings}
 
 
 @dataclass(kw_only=True)
@@ -491,12 +466,11 @@ class ExactScoring(ExactMethod):
         label = distribution.emitted
         if not label:
             return calls.unlikely()
-        return calls.predicted(
-            label=label,
-            confidence=distribution.confidence(label),
-            distribution=distribution,
+        return Prediction(
+            **label_content(label, distribution),
             text=self.constraint.answer(label),
             features=calls.features if self.keep_features else None,
+            **calls.effort,
         )
 
     def describe(self) -> Mapping[str, Any]:
@@ -519,17 +493,17 @@ def _exact_of(labels: LabelSet, setup: ModelSetup, tolerance: Tolerance) -> Exac
     """
     if labels.holds_several:
         return f"answers with the structure {labels.structure!r} are not scored label by label"
-    constraint = constraint_for(setup.response_format or {})
+    constraint = constraint_for(setup.response_format)
     if constraint is None:
         return "the schema leaves more than the label open, so the text before it is not known"
-    if not {constraint.answer(label) for label in labels.labels} <= set(constraint.answers()):
+    if not constraint.allows(labels.labels):
         return "the schema's enum lacks some of the labels"
     return ExactScoring(setup=setup, tolerance=tolerance, constraint=constraint)
 
 
 @_exact_of.register(FieldLabels)
 def _field_chain(labels: FieldLabels, setup: ModelSetup, tolerance: Tolerance) -> ExactMethod | str:
-    choices = choices_for(setup.response_format or {})
+    choices = choices_for(setup.response_format)
     if choices is None:
         return (
             "the schema leaves more than the labels of the fields open, so the text before them is not known"
@@ -552,10 +526,10 @@ def _array_scoring(labels: MultiLabels, setup: ModelSetup, tolerance: Tolerance)
             "how many labels an answer holds is left to the model, which is asked at every place whether it goes on: "
             "only an embedded engine (local/NAME, llamacpp:PATH) tells that"
         )
-    array = array_for(setup.response_format or {})
+    array = array_for(setup.response_format)
     if array is None:
         return "the schema leaves more open than one array of labels, or says how many it may hold"
-    if not {array.element.answer(label) for label in labels.labels} <= set(array.element.answers()):
+    if not array.element.allows(labels.labels):
         return "the schema's enum lacks some of the labels"
     return ArrayScoring(setup=setup, tolerance=tolerance, labels=labels, array=array)
 
@@ -605,13 +579,9 @@ class FieldChain(ExactMethod):
                     return calls.unlikely(f"field {one.name!r}: ")
                 parts[one.name] = scored_part(one.name, label, distribution)
                 text = choice.take(text, label)
-        ordered = tuple(parts[one.name] for one in self.labels.fields)
-        return calls.predicted(
-            label=self.labels.answer_of({part.name: part.label for part in ordered}),
-            confidence=joint_confidence(ordered),
-            text=text + self.behind,
-            parts=ordered,
-        )
+        ordered = [parts[one.name] for one in self.labels.fields]
+        content = parts_content(self.labels, ordered)
+        return Prediction(**content, text=text + self.behind, **calls.effort)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the fields in order and the settings of `ExactMethod`."""
@@ -671,11 +641,12 @@ class ArrayScoring(ExactMethod):
                 given.append(label)
         evidence = set_of_places(self.labels.labels, places)
         answer = self.labels.answer_with(given)
-        return calls.predicted(
+        return Prediction(
             label=answer,
             confidence=evidence.confidence,
             text=self.array.beginning(given) + self.array.behind,
             parts=parts_of_set(self.labels, answer, evidence),
+            **calls.effort,
         )
 
     async def _place(

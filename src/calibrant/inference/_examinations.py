@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 import pydantic
 
 from calibrant.clients._endpoint import (
+    Options,
     holds_digest,
     identifying_address,
     public_address,
@@ -210,11 +211,12 @@ class Examination:
         try:
             return pydantic.TypeAdapter(cls).validate_python(dict(record))
         except pydantic.ValidationError as error:
-            msg = f"Expected the record of an examination, got one that does not fit ({error!r}). Examine again."
-            raise StateError(msg) from error
+            raise StateError(
+                f"Expected the record of an examination, got one that does not fit ({error!r}). Examine again."
+            ) from error
 
 
-def identity(model: str, options: Mapping[str, Any] | None, *, api_base: str | None = None) -> Identity:
+def identity(model: str, options: Options | None, *, api_base: str | None = None) -> Identity:
     """Return the identity of an examined setup.
 
     Credentials and timeouts are left out: neither changes what log-probabilities mean. What is no
@@ -259,15 +261,14 @@ def save_examination(examination: Examination) -> Path:
         write_atomically(path, json.dumps(record, indent=1) + "\n")
         _probe_path(path).unlink(missing_ok=True)  # the examination knows better
     except (OSError, RuntimeError) as error:
-        msg = (
+        raise StateError(
             f"The examination cannot be stored ({error}): set CALIBRANT_HOME to a folder that can be written."
-        )
-        raise StateError(msg) from error
+        ) from error
     return path
 
 
 def load_examination(
-    model: str, api_base: str | None = None, options: Mapping[str, Any] | None = None
+    model: str, api_base: str | None = None, options: Options | None = None
 ) -> Examination | None:
     """Return the stored examination of a setup; None if missing or unreadable.
 
@@ -289,13 +290,13 @@ def load_examination(
     return None
 
 
-def known_scoring(model: object, *, options: Mapping[str, Any] | None) -> Scoring:
+def known_scoring(model: object, *, options: Options | None) -> Scoring:
     """Return the scoring that ``auto`` stands for: ``exact`` if an examination found exact scores."""
     found = load_examination(model, options=options) if isinstance(model, str) else None
     return "exact" if found is not None and found.scoring == "exact" else "auto"
 
 
-def known_abilities(model: str, options: Mapping[str, Any] | None = None) -> ModelAbilities | None:
+def known_abilities(model: str, options: Options | None) -> ModelAbilities | None:
     """Return the known abilities of a setup; None if they are to be found out.
 
     A stored examination says so, or else the probe of the last 30 days: servers change.
@@ -310,7 +311,7 @@ def known_abilities(model: str, options: Mapping[str, Any] | None = None) -> Mod
 _shared: WeakValueDictionary[str, KnownAbilities] = WeakValueDictionary()
 
 
-def shared_abilities(model: str, options: Mapping[str, Any] | None = None) -> KnownAbilities:
+def shared_abilities(model: str, options: Options | None) -> KnownAbilities:
     """Return the abilities of a server and model, which all classifiers of this process share.
 
     What a probe finds is kept for other processes. Where nothing can be written, each of them makes its own.
@@ -360,7 +361,7 @@ def _probe_path(record: Path) -> Path:
 
 
 def refuse_misleading(
-    model: object, *, options: Mapping[str, Any] | None, method: Method, space: LogprobSpace | None = None
+    model: object, *, options: Options | None, method: Method, space: LogprobSpace | None = None
 ) -> None:
     """Refuse a setup that an earlier examination found misleading.
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -253,10 +253,11 @@ class Runner:
             future.cancel()  # nothing came: an equal row asks for itself
 
 
+@dataclass(eq=False)
 class Feed:
     """One run of the row engine over a stream of queries; see `calibrant.core.Predictor.feed`.
 
-    Parameters
+    Attributes
     ----------
     model : RowModel
         Answers the rows.
@@ -270,26 +271,19 @@ class Feed:
         Computes what `finish` needs while the model answers.
     """
 
-    def __init__(  # noqa: PLR0913  (keyword-only options)
-        self,
-        model: RowModel,
-        runner: Runner,
-        deliver: OnPrediction,
-        *,
-        finish: Callable[[Query, Prediction], Prediction] | None = None,
-        ahead: Ahead | None = None,
-        on_prediction: OnPrediction | None = None,
-        stop: Stop | None = None,
-    ) -> None:
-        self._model = model
-        self._runner = runner
-        self._deliver = deliver
-        self._finish = finish
-        self._ahead = ahead
-        self._on_prediction = on_prediction
-        self._stop = stop or Stop()
-        self._gate = runner.gate
-        self._answered = runner.answered
+    model: RowModel
+    runner: Runner
+    deliver: OnPrediction
+    _: KW_ONLY
+    finish: Callable[[Query, Prediction], Prediction] | None = None
+    ahead: Ahead | None = None
+    on_prediction: OnPrediction | None = None
+    stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        self._stop = self.stop or Stop()
+        self._gate = self.runner.gate
+        self._answered = self.runner.answered
         # Rows by number: begun, delivered in order, and answered before their turn.
         self._begun = self._delivered = self._under_way = 0
         self._finished: dict[int, Prediction] = {}
@@ -312,11 +306,9 @@ class Feed:
         n_workers = self._gate.concurrency
         if isinstance(queries, Sequence):
             n_workers = min(n_workers, len(queries))
-        queries, first = (
-            (queries, opening) if self._model.knows_abilities or opening else _with_first(queries)
-        )
-        rows = self._runner.rows(self._model, queries)
-        rows = rows if self._ahead is None else self._ahead.over(rows)
+        queries, first = (queries, opening) if self.model.knows_abilities or opening else _with_first(queries)
+        rows = self.runner.rows(self.model, queries)
+        rows = rows if self.ahead is None else self.ahead.over(rows)
         seconds = self._gate.limits.run_seconds
         deadline = asyncio.timeout(seconds)
         loop = asyncio.get_running_loop()
@@ -364,14 +356,14 @@ class Feed:
                 self._begun += 1
                 self._under_way += 1
                 tracer = tracing()
-                with UNTRACED if tracer is None else tracer.row(self._model.name) as span:
+                with UNTRACED if tracer is None else tracer.row(self.model.name) as span:
                     try:
-                        prediction = await self._runner.answer(self._model, row)
+                        prediction = await self.runner.answer(self.model, row)
                     finally:
                         self._under_way -= 1
-                    if self._ahead is not None and prediction.label is not None:
-                        prediction = await self._ahead.checked(row.query, prediction)
-                    final = prediction if self._finish is None else self._finish(row.query, prediction)
+                    if self.ahead is not None and prediction.label is not None:
+                        prediction = await self.ahead.checked(row.query, prediction)
+                    final = prediction if self.finish is None else self.finish(row.query, prediction)
                     if span is not None:
                         span.end(final)
                 self._hand_over(index, final)
@@ -385,7 +377,7 @@ class Feed:
         self._retry_scopes.append(retries)
         with retries.applied():
             if await self._may_begin():
-                await self._model.find_abilities(first, self._runner.journal)
+                await self.model.find_abilities(first, self.runner.journal)
 
     async def _may_begin(self) -> bool:
         gate = self._gate
@@ -402,12 +394,12 @@ class Feed:
 
     def _hand_over(self, index: int, prediction: Prediction) -> None:
         """Report a prediction, and deliver the finished ones that are next in input order."""
-        if self._on_prediction is not None:
-            self._on_prediction(index, prediction)
+        if self.on_prediction is not None:
+            self.on_prediction(index, prediction)
         self._finished[index] = prediction
         while self._delivered in self._finished:
             ready = self._finished.pop(self._delivered)
-            self._deliver(self._delivered, ready)
+            self.deliver(self._delivered, ready)
             self._delivered += 1
         self._room.set()
 
@@ -428,7 +420,7 @@ class Feed:
             raise ProviderError(
                 f"The last {self._failures} rows all failed, so the others were not asked. The last one: "
                 f"{prediction.reason}",
-                provider=self._model.name,
+                provider=self.model.name,
             )
 
 

@@ -217,7 +217,7 @@ def apply_head_to_all(
     predictions: Sequence[Prediction],
     texts: Sequence[str],
     *,
-    meter: Gate | None = None,
+    meter: Gate | None,
 ) -> list[Prediction]:
     """Return predictions as `apply_head` makes them, the vectors of their texts computed together.
 

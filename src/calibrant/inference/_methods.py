@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, TypeVar
 
-from calibrant.clients._calls import RetryPolicy, with_retries
+from calibrant.clients._calls import Call, RetryPolicy
 from calibrant.clients._failures import rate_state
 from calibrant.core._completion import (
     Client,
@@ -66,32 +66,14 @@ class ModelCalls:
     policy: RetryPolicy = RetryPolicy()
     gate: Gate = field(default_factory=Gate)
 
-    async def once(
+    async def _once(
         self,
-        call: Callable[[], Awaitable[_T]],
-        *,
+        call: Call[_T],
         provider: str,
-        operation: str = "chat",
-        request: CompletionRequest | None = None,
+        operation: str,
+        request: CompletionRequest | None,
     ) -> _T:
-        """Make one call through the gate, within its deadline and without retries; it is traced as one span.
-
-        Parameters
-        ----------
-        call : coroutine function
-            Makes the call.
-        provider : str
-            The model, for messages and spans.
-        operation : str, default "chat"
-            Kind of the call, for its span.
-        request : CompletionRequest, optional
-            Request with the messages, for its span.
-
-        Raises
-        ------
-        ProviderError
-            The call failed, or took longer than its deadline.
-        """
+        """Make one call through the gate, within its deadline; it is traced as one span."""
         gate = self.gate
         epoch = gate.try_enter()
         if epoch is None:
@@ -118,20 +100,26 @@ class ModelCalls:
         gate.leave(epoch)
         return found
 
-    async def make(
+    def make(
         self,
-        call: Callable[[], Awaitable[_T]],
+        call: Call[_T],
         *,
         provider: str,
         operation: str = "chat",
         request: CompletionRequest | None = None,
-    ) -> tuple[_T, int]:
-        """Make a call, with retries while the failure is retryable.
+    ) -> Awaitable[tuple[_T, int]]:
+        """Make a call through the gate, with retries while the failure is retryable.
 
         Parameters
         ----------
-        call, provider, operation, request
-            As `once` has them.
+        call : coroutine function
+            Makes the call.
+        provider : str
+            The model, for messages and spans.
+        operation : str, default "chat"
+            Kind of the call, for its span.
+        request : CompletionRequest, optional
+            Request with the messages, for its span.
 
         Returns
         -------
@@ -143,10 +131,9 @@ class ModelCalls:
         Raises
         ------
         ProviderError
-            The last failure; its attribute ``attempts`` holds the number of calls made.
+            The last failure, which may be a deadline; its attribute ``attempts`` holds the number of calls made.
         """
-        once = partial(self.once, call, provider=provider, operation=operation, request=request)
-        return await with_retries(once, policy=self.policy)
+        return self.policy.repeat(partial(self._once, call, provider, operation, request))
 
     async def respond(self, client: Client, request: CompletionRequest) -> tuple[object, int]:
         """Return the response to a request, and the number of calls made; a broken one is retried like a failed call.
@@ -248,6 +235,29 @@ class ModelSetup:
         return replace(self, reader=replace(self.reader, space=space))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoringChoice:
+    """Wish for a method.
+
+    Attributes
+    ----------
+    scoring, tolerance, samples, temperature
+        See `calibrant.inference.Classifier`.
+    is_named : bool
+        True for a model by name, of which it is found out whether it gives log-probabilities; of others only with
+        ``auto``. Answers that lack them are else predictions without a confidence.
+    space : LogprobSpace
+        Space of the log-probabilities of decoded answers.
+    """
+
+    scoring: Scoring | None
+    tolerance: Tolerance | None
+    samples: int | None
+    temperature: float | None
+    is_named: bool
+    space: LogprobSpace
+
+
 @dataclass(kw_only=True)
 class Method(ABC):
     """Method by which one model is asked about texts; what the row engine asks (see `RowModel`).
@@ -292,6 +302,12 @@ class Method(ABC):
     def traits(self) -> ClientTraits:
         """Traits of the client, looked up once: every row needs some."""
         return ClientTraits.of(self.client)
+
+    @property
+    def client_settings(self) -> dict[str, Any]:
+        """The client's settings that can change a prediction, for cache keys; empty without any."""
+        settings = self.traits.settings
+        return {"settings": dict(settings)} if settings else {}
 
     @property
     def name(self) -> str:
@@ -454,17 +470,16 @@ class Method(ABC):
 
     def _key_settings(self, query: Query) -> list[object]:
         setup = self.setup
-        traits = ClientTraits.of(setup.client)
         return [
             setup.client.name,
-            traits.endpoint,
+            self.traits.endpoint,
             dict(self.describe()),
             query.prompt + query.shown,
             query.user_template,
             setup.response_format,
             setup.top_logprobs,
             {name: value for name, value in setup.options.items() if name not in _NOT_IN_KEY},
-            traits.tokenisation,
+            self.traits.tokenisation,
         ]
 
     def is_final(self, prediction: Prediction) -> bool:
@@ -515,32 +530,21 @@ class Decoding(Method):
         each row is asked once.
         """
         request = self.reader.shaped(request)
-        attempts = 0
         silent: list[Prediction] = []
-        while True:
-            attempts += 1
-            try:
-                prediction = await self._ask(request, silent)
-                break
-            except ProviderError as error:
-                if await self.calls.policy.next_attempt(error, attempts):
-                    continue
-                if not silent:
-                    self._doubt(error)
-                    raise
-                prediction = silent[-1]
-                break
-        return prediction if attempts == prediction.attempts else prediction.with_effort(attempts=attempts)
-
-    async def _ask(self, request: CompletionRequest, silent: list[Prediction]) -> Prediction:
-        """Return the prediction from one call."""
 
         async def call() -> Prediction:
             response = await self.client.complete(request)
             self.calls.note_rates(response)
             return self._read(response, silent, asks_for_logprobs=request.top_logprobs > 0)
 
-        return await self.calls.once(call, provider=self.client.name, request=request)
+        try:
+            prediction, attempts = await self.calls.make(call, provider=self.client.name, request=request)
+        except ProviderError as error:
+            if not silent:
+                self._doubt(error)
+                raise
+            prediction, attempts = silent[-1], error.attempts
+        return prediction if attempts == prediction.attempts else prediction.with_effort(attempts=attempts)
 
     def _doubt(self, error: ProviderError) -> None:
         """Forget the finding about the model if it is refused now; the next run finds out anew."""

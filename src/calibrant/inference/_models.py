@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from calibrant.clients._calls import RetryPolicy
+from calibrant.clients._calls import RetryPolicy, check_seconds
 from calibrant.clients._endpoint import (
     ADDRESSES,
     KNOWN_PREFIXES,
+    Options,
     is_secret,
     public_address,
     secret_texts,
@@ -185,7 +185,7 @@ def _open_remote(
     return OpenAIChatClient(model, **options)
 
 
-def _check_provider(model: str, options: Mapping[str, Any]) -> None:
+def _check_provider(model: str, options: Options) -> None:
     """Raise ConfigurationError for a name without a provider or an address, which litellm refuses after retries."""
     if model.startswith(_FAKE):
         raise ConfigurationError(
@@ -205,7 +205,7 @@ def _check_provider(model: str, options: Mapping[str, Any]) -> None:
     )
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Options) -> None:
     for name, instead in _NOT_OPTIONS.items():
         if name in options:
             raise ConfigurationError(f"Expected no {name!r} among the model's options: {instead}.")
@@ -215,14 +215,10 @@ def _check_options(options: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"Expected the model's option {name} to be a whole number of at least 1, got {value!r}."
             )
-    timeout = options.get("timeout", 1)
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
-        raise ConfigurationError(
-            f"Expected the model's option timeout to be a number of seconds above 0, got {timeout!r}."
-        )
+    check_seconds(options.get("timeout", 1), name="the model's option timeout")
 
 
-def _refuse_settings(options: Mapping[str, Any], names: tuple[str, ...], model: str, use: str) -> None:
+def _refuse_settings(options: Options, names: tuple[str, ...], model: str, use: str) -> None:
     found = [name for name in names if name in options]
     if found:
         raise ConfigurationError(
@@ -230,13 +226,13 @@ def _refuse_settings(options: Mapping[str, Any], names: tuple[str, ...], model: 
         )
 
 
-def call_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
+def call_options(options: Options | None) -> dict[str, Any]:
     """Return the options sent with every call, without the client's set-up options."""
     own = {*ENGINE_SETTINGS, *SERVER_SETTINGS}
     return {name: value for name, value in (options or {}).items() if name not in own}
 
 
-def without_secrets(options: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def without_secrets(options: Options) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the options without credentials, and the names of the removed ones.
 
     Left out are options whose name says that they hold one (``api_key``, ``extra_headers``; not the price of a
@@ -286,9 +282,7 @@ def _names_secret(value: object) -> bool:
     return isinstance(value, list | tuple) and any(map(_names_secret, value))
 
 
-def open_batch_api(
-    model: str, *, options: Mapping[str, Any] | None = None, retry: RetryPolicy | None = None
-) -> BatchApi:
+def open_batch_api(model: str, *, options: Options | None, retry: RetryPolicy | None) -> BatchApi:
     """Return the batch interface of the provider of `model`.
 
     Parameters
@@ -374,7 +368,7 @@ def replaced_model(
         found = allowed_settings(own).model_copy(update={"name": other})
     if api_base is not None:
         options = {key: value for key, value in found.options.items() if key not in ADDRESSES}
-        is_same_place = _host_of(own) == urlsplit(api_base).netloc
+        is_same_place = urlsplit(_address_of(own) or "").netloc == urlsplit(api_base).netloc
         options = options if is_same_place else without_secrets(options)[0]
         found = found.model_copy(update={"api_base": api_base, "options": options})
     _tell(own.name, other, _dropped(own, found), _place_of(own), _place_of(found))
@@ -403,11 +397,6 @@ def _dropped(own: ModelSettings, found: ModelSettings) -> tuple[str, ...]:
         names.append("scoring")
     gone = [name for name in own.options if name not in found.options and name not in ADDRESSES]
     return (*names, *(f"options.{name}" for name in gone))
-
-
-def _host_of(own: ModelSettings) -> str:
-    address = _address_of(own)
-    return "" if address is None else urlsplit(address).netloc
 
 
 def _address_of(own: ModelSettings) -> str | None:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 _FILTERED = frozenset({"content_filter", "safety", "prohibited_content", "blocklist"})
 
-# Fields of a prediction.
-_Content: TypeAlias = dict[str, Any]
+Content: TypeAlias = dict[str, Any]
+"""Fields of a prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class AnswerReader:
         is_raw = own is LogprobSpace.RAW and self.space is LogprobSpace.MASKED
         return LogprobSpace.RAW if is_raw else self.evidence_space
 
-    def _content(self, completion: Completion) -> _Content:
+    def _content(self, completion: Completion) -> Content:
         """Return label and evidence of an answer, or the outcome and reason of one without a label."""
         is_cut_off = completion.finish_reason in CUT_OFF
         if completion.refusal or completion.finish_reason in _FILTERED:
@@ -160,26 +160,35 @@ class AnswerReader:
         lost = "" if space is LogprobSpace.NONE else completion.evidence_problem
         return {"reason": f"no confidence: {lost}" if lost else "", **content}
 
-    def _evidence(self, completion: Completion, space: LogprobSpace) -> _Content:
+    def _evidence(self, completion: Completion, space: LogprobSpace) -> Content:
         """Return label and evidence of an answer, or the outcome and reason of an illegal one."""
         completion = readable(completion, self.form, self.labels, self.answer_field)
         return _label_content(self.labels, self, completion, space)
 
 
-def _unparsed(reason: str) -> _Content:
+def _unparsed(reason: str) -> Content:
     return {"label": None, "outcome": Outcome.UNPARSED, "reason": reason}
+
+
+def label_content(label: str, distribution: LabelDistribution | None) -> Content:
+    """Return one label as fields of a prediction, with the confidence that its distribution gives it."""
+    confidence = None if distribution is None else distribution.confidence(label)
+    return {"label": label, "confidence": confidence, "distribution": distribution}
 
 
 def scored_part(name: str, label: str, distribution: LabelDistribution | None) -> Part:
     """Return a part of an answer, with the confidence that its distribution gives the label."""
-    confidence = None if distribution is None else distribution.confidence(label)
-    return Part(name=name, label=label, confidence=confidence, distribution=distribution)
+    return Part(name=name, **label_content(label, distribution))
 
 
-def joint_confidence(parts: Sequence[Part]) -> float | None:
-    """Return the product of the parts' confidences; None if one is unknown."""
+def parts_content(labels: LabelSet, parts: Sequence[Part]) -> Content:
+    """Return all parts as fields of a prediction; the product of their confidences is None if one is unknown."""
     known = [part.confidence for part in parts if part.confidence is not None]
-    return math.prod(known) if len(known) == len(parts) else None
+    return {
+        "label": labels.answer_of({part.name: part.label for part in parts}),
+        "confidence": math.prod(known) if len(known) == len(parts) else None,
+        "parts": tuple(parts),
+    }
 
 
 def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None) -> tuple[Part, ...]:
@@ -196,7 +205,7 @@ def parts_of_set(labels: MultiLabels, answer: str, evidence: SetEvidence | None)
 @singledispatch
 def _label_content(
     labels: LabelSet, reader: AnswerReader, completion: Completion, space: LogprobSpace
-) -> _Content:
+) -> Content:
     """Return the label of an answer with its distribution.
 
     A kind of labels whose answers are written in another way is registered here. This is no method of the label
@@ -206,9 +215,7 @@ def _label_content(
     label = labels.canonical(value) if isinstance(value, str) else None
     if label is None:
         return _unparsed(f"answered {value!r:.80}, which is not one of the labels")
-    distribution = _distribution(completion, labels, reader.field, space)
-    confidence = None if distribution is None else distribution.confidence(label)
-    return {"label": label, "confidence": confidence, "distribution": distribution}
+    return label_content(label, _distribution(completion, labels, reader.field, space))
 
 
 @_label_content.register(FieldLabels)
@@ -217,7 +224,7 @@ def _fields_content(
     reader: AnswerReader,  # noqa: ARG001 (fields have paths of their own)
     completion: Completion,
     space: LogprobSpace,
-) -> _Content:
+) -> Content:
     """Return the label of every field with its distribution, given the fields before it.
 
     By the chain rule, the product of the fields' confidences is that of the whole answer.
@@ -235,14 +242,13 @@ def _fields_content(
                 f"answered {value!r:.80} in the field {field.name!r}, which is not one of its labels"
             )
         parts.append(scored_part(field.name, label, _distribution(completion, field.labels, path, space)))
-    answer = labels.answer_of({part.name: part.label for part in parts})
-    return {"label": answer, "confidence": joint_confidence(parts), "parts": tuple(parts)}
+    return parts_content(labels, parts)
 
 
 @_label_content.register(MultiLabels)
 def _set_content(
     labels: MultiLabels, reader: AnswerReader, completion: Completion, space: LogprobSpace
-) -> _Content:
+) -> Content:
     """Return the membership of every label in the answer; see `extract_set` for its confidence."""
     field = reader.field
     given = []

@@ -6,10 +6,9 @@ import json
 import logging
 import math
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Final, Self
@@ -23,8 +22,8 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction, Usage
 from calibrant.core._predictor import CallGroup
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
-from calibrant.inference._methods import Decoding, Method, ModelSetup
-from calibrant.inference._reader import scored_part
+from calibrant.inference._methods import Decoding, Method, ModelSetup, ScoringChoice
+from calibrant.inference._reader import Content, label_content, scored_part
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError, field_value
 from calibrant.metrics._validation import check_count, is_number
@@ -76,7 +75,7 @@ def check_seed(options: Mapping[str, Any]) -> None:
         )
 
 
-def check_one_temperature(options: Mapping[str, Any], temperature: float | None) -> None:
+def _check_one_temperature(options: Mapping[str, Any], temperature: float | None) -> None:
     """Raise ConfigurationError if there is a temperature beside the one among the model's options."""
     if temperature is not None and "temperature" in options:
         raise ConfigurationError(
@@ -182,15 +181,16 @@ class Sampling(Method):
     keeps_temperature: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, setup: ModelSetup, *, samples: int | None, temperature: float | None) -> Self:
-        """Return the method for a setup.
+    def of(cls, setup: ModelSetup, choice: ScoringChoice) -> Self:
+        """Return the wished method for a setup.
 
         Raises
         ------
         ConfigurationError
-            `samples` or `temperature` is out of range, there are two temperatures, or a seed is no whole number.
+            The samples or the temperature are out of range, there are two temperatures, or a seed is no whole number.
         """
-        check_one_temperature(setup.options, temperature)
+        _check_one_temperature(setup.options, choice.temperature)
+        temperature = choice.temperature
         if temperature is None:
             temperature = setup.options.get("temperature", _DEFAULT_TEMPERATURE)
         if temperature is not None and not (is_number(temperature) and temperature > 0.0):
@@ -198,7 +198,8 @@ class Sampling(Method):
                 f"Expected a temperature above 0 to sample at, got {temperature!r}: at 0 all samples are alike."
             )
         check_seed(setup.options)
-        samples = check_count("samples", _DEFAULT_SAMPLES if samples is None else samples, low=2)
+        wished = _DEFAULT_SAMPLES if choice.samples is None else choice.samples
+        samples = check_count("samples", wished, low=2)
         setup = setup.with_space(LogprobSpace.SAMPLED)
         return cls(setup=setup, samples=samples, temperature=temperature)
 
@@ -235,24 +236,56 @@ class Sampling(Method):
         """Number of calls about each row, retries aside."""
         return self.samples
 
-    def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> dict[str, Any]:
+    def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> Content:
         """Return label, confidence, and distribution or parts, from the legal ones of `n_answers` answers."""
         labels = self.reader.labels
-        found = Counter(answer.label for answer in answers if answer.label is not None)
+        given = [answer.label for answer in answers if answer.label is not None]
+        weights = self._weights(answers)
+
+        def part(name: str, labels: LabelSet, given: Sequence[str], label: str | None = None) -> Part:
+            """Return one part of the answer; its label is the most probable one by default."""
+            best, probabilities = self._pooled(labels, given, weights)
+            distribution = LabelDistribution(
+                labels=labels.labels,
+                logprobs=np.log(probabilities),
+                measured=np.array([one in given for one in labels.labels]),
+                joint_logprob=None,
+                label_mass=len(answers) / n_answers,
+                unresolved_mass=0.0,
+                space=self.space,
+                emitted=label or best,
+            )
+            return scored_part(name, label or best, distribution)
+
         if not labels.holds_several:
-            label = max(labels.labels, key=found.__getitem__)
-            part = _smoothed_part("", label, labels, found, n_answers=n_answers)
-            return {"label": label, "confidence": part.confidence, "distribution": part.distribution}
-        label = max(found, key=found.__getitem__)
-        counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        for answer, times in found.items():
-            for name, value in labels.values(answer).items():
-                counts[name][value] += times
+            only = part("", labels, given)
+            return label_content(only.label, only.distribution)
+        totals = dict.fromkeys(given, 0.0)
+        for answer, weight in zip(given, weights, strict=True):
+            totals[answer] += weight
+        label = max(totals, key=totals.__getitem__)
+        values = [labels.values(answer) for answer in given]
         parts = tuple(
-            _smoothed_part(name, value, labels.labels_of(name), counts[name], n_answers=n_answers)
+            part(name, labels.labels_of(name), [one[name] for one in values], value)
             for name, value in labels.values(label).items()
         )
-        return {"label": label, "confidence": (found[label] + 1) / (found.total() + 2), "parts": parts}
+        return {"label": label, "confidence": self._whole(totals[label], len(given)), "parts": parts}
+
+    def _weights(self, answers: Sequence[Prediction]) -> list[float]:
+        """Return the weight of each answer: all count alike."""
+        return [1.0] * len(answers)
+
+    def _pooled(
+        self, labels: LabelSet, given: Sequence[str], weights: Sequence[float]
+    ) -> tuple[str, NDArray[np.float64]]:
+        """Return the most probable of given labels, and the probabilities of all, above 0, shape (L,)."""
+        del weights
+        counts = np.array([given.count(label) for label in labels.labels])
+        return labels.labels[int(counts.argmax())], (counts + 1.0) / (len(given) + len(counts))
+
+    def _whole(self, total: float, count: int) -> float:
+        """Return the confidence in a whole answer with this weight of `count` answers."""
+        return (total + 1.0) / (count + 2.0)
 
     def sample(self, request: CompletionRequest, number: int) -> CompletionRequest:
         """Return the request for the sample with this number, from 0."""
@@ -272,44 +305,6 @@ class Sampling(Method):
             "temperature": self.temperature,
             **{name: value for name, value in read.items() if name not in {"space", "field"}},
         }
-
-
-def _smoothed_part(name: str, label: str, labels: LabelSet, found: Counter[str], *, n_answers: int) -> Part:
-    counts = np.array([found[one] for one in labels.labels])
-    legal = int(counts.sum())
-    return counted_part(
-        name,
-        label,
-        labels,
-        (counts + 1.0) / (legal + len(counts)),
-        measured=counts > 0,
-        label_mass=legal / n_answers,
-        space=LogprobSpace.SAMPLED,
-    )
-
-
-def counted_part(  # noqa: PLR0913 (fields of a distribution)
-    name: str,
-    label: str,
-    labels: LabelSet,
-    probabilities: NDArray[np.float64],
-    *,
-    measured: NDArray[np.bool_],
-    label_mass: float,
-    space: LogprobSpace,
-) -> Part:
-    """Return a part of an answer whose probabilities, above 0, come from several answers."""
-    distribution = LabelDistribution(
-        labels=labels.labels,
-        logprobs=np.log(probabilities),
-        measured=measured,
-        joint_logprob=None,
-        label_mass=label_mass,
-        unresolved_mass=0.0,
-        space=space,
-        emitted=label,
-    )
-    return scored_part(name, label, distribution)
 
 
 @dataclass(kw_only=True)
@@ -351,26 +346,26 @@ class Fused(Sampling):
     keeps_temperature: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, setup: ModelSetup, *, samples: int | None, temperature: float | None) -> Self:
-        """Return the method for a setup.
+    def of(cls, setup: ModelSetup, choice: ScoringChoice) -> Self:
+        """Return the wished method for a setup.
 
         Raises
         ------
         ConfigurationError
-            `samples` or `temperature` is out of range, there are two temperatures, a seed is no whole number, or the
-            labels are not known beforehand.
+            The samples or the temperature are out of range, there are two temperatures, a seed is no whole number, or
+            the labels are not known beforehand.
         """
         if setup.reader.labels.is_open:
             raise ConfigurationError(
                 "Expected a list of the labels to spread a stated confidence over, got an open set: name the labels."
             )
-        check_one_temperature(setup.options, temperature)
+        temperature = choice.temperature
+        _check_one_temperature(setup.options, temperature)
         if temperature is not None and not (is_number(temperature) and temperature >= 0.0):
             raise ConfigurationError(f"Expected a temperature of at least 0, got {temperature!r}.")
         check_seed(setup.options)
-        samples = check_count(
-            "samples", _FUSED_SAMPLES if samples is None else samples, low=1, high=_MOST_FUSED
-        )
+        wished = _FUSED_SAMPLES if choice.samples is None else choice.samples
+        samples = check_count("samples", wished, low=1, high=_MOST_FUSED)
         space = LogprobSpace.VERBALISED if samples == 1 else LogprobSpace.FUSED
         reader = replace(setup.reader, space=space, keep_tokens=False)
         return cls(setup=replace(setup, reader=reader), samples=samples, temperature=temperature)
@@ -407,38 +402,32 @@ class Fused(Sampling):
         rotated = labels[start:] + labels[:start]
         return rotated[::-1] if number % 2 else rotated
 
-    def agreement(self, answers: Sequence[Prediction], *, n_answers: int) -> dict[str, Any]:
-        """Return label, confidence, and distribution or parts, pooled over the legal ones of `n_answers` answers."""
-        labels = self.reader.labels
-        stated = _completed([stated_confidence(answer.text or "") for answer in answers])
-        given = [answer.label for answer in answers if answer.label is not None]
+    def _weights(self, answers: Sequence[Prediction]) -> list[float]:
+        """Return the stated confidences, the missing ones replaced by the mean of the others."""
+        stated = [stated_confidence(answer.text or "") for answer in answers]
+        known = [confidence for confidence in stated if confidence is not None]
+        mean = sum(known) / len(known) if known else 100.5 / 101.0
+        return [mean if confidence is None else confidence for confidence in stated]
 
-        def part(name: str, labels: LabelSet, given: Sequence[str], label: str | None = None) -> Part:
-            """Return one part of the answer; its label is the most probable one by default."""
-            pooled = _pooled(labels, given, stated)
-            best = pooled.max() - 1e-12
-            return counted_part(
-                name,
-                label or next(one for one in given if pooled[labels.labels.index(one)] >= best),
-                labels,
-                pooled,
-                measured=np.array([one in given for one in labels.labels]),
-                label_mass=len(answers) / n_answers,
-                space=self.space,
-            )
+    def _pooled(
+        self, labels: LabelSet, given: Sequence[str], weights: Sequence[float]
+    ) -> tuple[str, NDArray[np.float64]]:
+        """Return the first given of the most probable labels, and the mean of the answers' distributions."""
+        count = len(labels.labels)
+        total = np.zeros(count)
+        for answer, confidence in zip(given, weights, strict=True):
+            p = max(confidence, 1.0 / count)
+            rest = (1.0 - p) / (count - 1)
+            total += rest
+            total[labels.labels.index(answer)] += p - rest
+        pooled: NDArray[np.float64] = total / total.sum()
+        by_label = dict(zip(labels.labels, pooled, strict=True))
+        best = next(label for label in given if by_label[label] >= pooled.max() - 1e-12)
+        return best, pooled
 
-        if not labels.holds_several:
-            only = part("", labels, given)
-            return {"label": only.label, "confidence": only.confidence, "distribution": only.distribution}
-        weights = dict.fromkeys(given, 0.0)
-        for answer, confidence in zip(given, stated, strict=True):
-            weights[answer] += confidence
-        label = max(weights, key=weights.__getitem__)
-        parts = tuple(
-            part(name, labels.labels_of(name), [labels.values(answer)[name] for answer in given], value)
-            for name, value in labels.values(label).items()
-        )
-        return {"label": label, "confidence": weights[label] / len(given), "parts": parts}
+    def _whole(self, total: float, count: int) -> float:
+        """Return the mean of the confidences stated for an answer, where others say nothing for it."""
+        return total / count
 
     def describe(self) -> Mapping[str, Any]:
         """Return the calls a row, the temperature and the settings of the reader, for cache keys."""
@@ -474,28 +463,8 @@ def stated_confidence(text: str) -> float | None:
     return (percent + 0.5) / 101.0 if 0.0 <= percent <= 100.0 else None
 
 
-def _completed(stated: Sequence[float | None]) -> list[float]:
-    """Return stated confidences, the missing ones replaced by the mean of the others."""
-    known = [confidence for confidence in stated if confidence is not None]
-    mean = sum(known) / len(known) if known else 100.5 / 101.0
-    return [mean if confidence is None else confidence for confidence in stated]
-
-
-def _pooled(labels: LabelSet, given: Sequence[str], stated: Sequence[float]) -> NDArray[np.float64]:
-    """Return the mean of the distributions that the answers' stated confidences make, shape (L,)."""
-    count = len(labels.labels)
-    total = np.zeros(count)
-    for answer, confidence in zip(given, stated, strict=True):
-        p = max(confidence, 1.0 / count)
-        rest = (1.0 - p) / (count - 1)
-        total += rest
-        total[labels.labels.index(answer)] += p - rest
-    pooled: NDArray[np.float64] = total / total.sum()
-    return pooled
-
-
 def with_confidence(
-    response_format: Mapping[str, Any] | None, *, old: Sequence[str] = (), new: Sequence[str] = ()
+    response_format: Mapping[str, Any] | None, *, old: Sequence[str], new: Sequence[str]
 ) -> tuple[dict[str, Any] | None, str]:
     """Return a response format with a last field for the percentage, and the name of that field.
 
@@ -520,13 +489,11 @@ def with_confidence(
             f"{schema.get('type')!r}: give the label a field with a name, or set scoring = 'sampled'."
         )
     name = next((one for one in _NAMES if one not in schema["properties"]), _NAMES[-1])
-    changed = deepcopy(dict(response_format))
-    root = changed["json_schema"]["schema"] = _reordered(
-        changed["json_schema"]["schema"], list(old), list(new)
-    )
-    root["properties"] = {**root["properties"], name: {"type": "integer", "minimum": 0, "maximum": 100}}
+    root = _reordered(schema, list(old), list(new))
+    root["properties"][name] = {"type": "integer", "minimum": 0, "maximum": 100}
     root["required"] = [*root.get("required", ()), name]
-    return changed, name
+    json_schema = {**response_format["json_schema"], "schema": root}
+    return {**response_format, "json_schema": json_schema}, name
 
 
 def _reordered(node: Any, old: list[str], new: list[str]) -> Any:  # noqa: ANN401 (any JSON value)
@@ -546,21 +513,15 @@ class AutoDecoding(Decoding):
 
     Attributes
     ----------
-    is_chosen : bool
-        True if ``auto`` was asked for, False where it is the default.
-    samples, temperature
-        Of `Fused`.
+    choice : ScoringChoice
+        Samples and temperature of `Fused`; its scoring is None where ``auto`` is the default.
     """
 
     needs_logprobs: ClassVar[bool] = False
-    is_chosen: bool = False
-    samples: int | None = None
-    temperature: float | None = None
+    choice: ScoringChoice
 
     @classmethod
-    def of(
-        cls, setup: ModelSetup, *, samples: int | None, temperature: float | None, is_chosen: bool
-    ) -> Self:
+    def of(cls, setup: ModelSetup, choice: ScoringChoice) -> Self:
         """Return the method for a model with what is known of it.
 
         Raises
@@ -568,8 +529,8 @@ class AutoDecoding(Decoding):
         ConfigurationError
             A setting of `Fused` is out of range.
         """
-        found = cls(setup=setup, samples=samples, temperature=temperature, is_chosen=is_chosen)
-        if samples is not None or temperature is not None:
+        found = cls(setup=setup, choice=choice)
+        if choice.samples is not None or choice.temperature is not None:
             found._fused()
         if found.is_fused:
             _tell_fused(found.name, found.calls_a_row)
@@ -578,7 +539,7 @@ class AutoDecoding(Decoding):
     @property
     def unless_told(self) -> Decoding:
         """Itself if ``auto`` was asked for; else a method that decodes, whatever is known."""
-        if self.is_chosen:
+        if self.choice.scoring == "auto":
             return self
         return Decoding(setup=self.setup, keep_features=self.keep_features, retrieval=self.retrieval)
 
@@ -616,8 +577,7 @@ class AutoDecoding(Decoding):
         return self._fused().calls_a_row if self.is_fused else 1
 
     def _fused(self) -> Fused:
-
-        return Fused.of(self.setup, samples=self.samples, temperature=self.temperature)
+        return Fused.of(self.setup, self.choice)
 
     async def probe(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
         """Find out how the model is asked, unless that is known.

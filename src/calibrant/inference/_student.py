@@ -20,7 +20,7 @@ from calibrant.core._prediction import LogprobSpace
 from calibrant.heads._head import Head
 from calibrant.inference._heads import opened_head
 from calibrant.inference._models import STUDENT
-from calibrant.inference._text_vectors import TextVectors
+from calibrant.inference._text_vectors import vectors_of
 
 _FILE: Final = "student.json"
 _TOGETHER: Final = 64  # rows under way, which are answered together
@@ -158,9 +158,9 @@ class StudentClient:
     async def _answered(self, texts: list[str]) -> list[list[float]]:
         """Return the probabilities of the labels of texts, those that came before this task began."""
         del self._waiting[asyncio.get_running_loop()]
-        model = None if self._head.embedding is None else self._head.embedding.model
-        if isinstance(model, TextVectors):
-            failures = await model.prepare(texts, charge=None)
+        model = vectors_of(self._head)
+        if model is not None:
+            failures = await model.prepare(texts)
             if failures:
                 raise next(iter(failures.values()))
         even = np.zeros((len(texts), len(self._head.labels)))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -71,15 +71,16 @@ _MUCH_COST: Final = 0.01
 # Statuses by which servers refuse a batch for its size, or for one of its texts.
 _REFUSED: Final = frozenset({400, 413, 422})
 
-_Call: TypeAlias = "asyncio.Task[Mapping[str, ProviderError]]"
+Charge: TypeAlias = Callable[[Usage], None]
+"""Receiver of the usage of each call."""
+_Vectors: TypeAlias = NDArray[np.float32]
+_Found: TypeAlias = dict[str, _Vectors]
+_Failures: TypeAlias = dict[str, ProviderError]
+_Call: TypeAlias = asyncio.Task[tuple[_Found, _Failures]]
 
 
-class BatchEmbedder(Protocol):
-    """Protocol of what computes vectors: several texts a call, with the usage of the call."""
-
-    async def embed_priced(self, texts: Sequence[str]) -> tuple[NDArray[np.float64], Usage]:
-        """Return one vector per text, shape (n, d), and the usage of the call."""
-        ...
+def uncharged(usage: Usage) -> None:
+    """Count no usage."""
 
 
 class EngineEmbedder:
@@ -101,6 +102,8 @@ class EngineEmbedder:
     ConfigurationError
         Engine or weights are not installed, or the file is missing or not GGUF.
     """
+
+    token_price = None
 
     def __init__(self, model: str, labels: Sequence[str]) -> None:
         client = open_client(model)
@@ -139,7 +142,7 @@ class _Group:
     """Texts that share a call; `failures` by text, None until it has ended."""
 
     texts: list[str] = field(default_factory=list)
-    failures: Mapping[str, ProviderError] | None = None
+    failures: _Failures | None = None
 
 
 @dataclass(kw_only=True)
@@ -162,7 +165,7 @@ class TextVectors:
     ----------
     name : str
         Name that opens the model again.
-    embedder : BatchEmbedder
+    embedder : EngineEmbedder or LiteLLMEmbedder
         Computes the vectors.
     identity : sequence
         Everything that determines a vector but the text, as JSON values.
@@ -170,8 +173,6 @@ class TextVectors:
         Texts a call.
     place : str
         Host or provider that gets the texts; empty if they stay on this machine.
-    calls : ModelCalls, optional
-        Retries and concurrency of the calls.
 
     Attributes
     ----------
@@ -182,28 +183,27 @@ class TextVectors:
     def __init__(
         self,
         name: str,
-        embedder: BatchEmbedder,
+        embedder: EngineEmbedder | LiteLLMEmbedder,
         *,
         identity: Sequence[Any],
         batch_size: int = _BATCH,
         place: str = "",
-        calls: ModelCalls | None = None,
     ) -> None:
         self.name, self.place, self.batch_size = name, place, batch_size
         self._embedder = embedder
-        self._calls = calls or ModelCalls(gate=Gate(provider=name))
+        self._calls = ModelCalls(gate=Gate(provider=name))
         self._store = VectorStore(user_path("vectors.sqlite", "cache"))
         self._digest = hashlib.sha256(json.dumps(list(identity)).encode())
         self._is_recognised = not place  # the identity of a model on this machine covers its weights
         self.seconds_per_text: float | None = None
-        self._kept: OrderedDict[str, NDArray[np.float32]] = OrderedDict()
+        self._kept: OrderedDict[str, _Vectors] = OrderedDict()
         self._lock = threading.Lock()
         self._dimension: int | None = None
         # By event loop: the calls under way, by text, and the texts that wait for the next call.
         self._flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Call]] = WeakKeyDictionary()
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
 
-    def vectors(self, texts: list[str]) -> NDArray[np.float32]:
+    def vectors(self, texts: list[str]) -> _Vectors:
         """Return one vector per text, shape (n, d).
 
         Raises
@@ -213,15 +213,13 @@ class TextVectors:
         """
         found = self._in_memory(texts)
         if len(found) < len(set(texts)):
-            found, failures = run_sync(self._found(texts, None))
+            found, failures = run_sync(self._found(texts, uncharged))
             if failures:
                 raise next(iter(failures.values()))
-        width = self._dimension or 1
-        return np.array([found[text] for text in texts], dtype=np.float32).reshape(len(texts), width)
+        rows = np.array([found[text] for text in texts], dtype=np.float32)
+        return rows.reshape(len(texts), self._dimension or 1)
 
-    async def prepare(
-        self, texts: Sequence[str], *, charge: Callable[[Usage], None] | None = None
-    ) -> Mapping[str, ProviderError]:
+    async def prepare(self, texts: Sequence[str], *, charge: Charge = uncharged) -> _Failures:
         """Compute the vectors of texts that are to be asked for soon; return what failed, by text.
 
         Parameters
@@ -235,27 +233,21 @@ class TextVectors:
         wanted = list(dict.fromkeys(map(writable, texts)))
         others = {flying[text] for text in wanted if text in flying}
         own = [text for text in wanted if text not in flying]
-        task = asyncio.create_task(self._failures_of(own, charge))
+        task = asyncio.create_task(self._found(own, charge))
         flying |= dict.fromkeys(own, task)
         # Not in the task: one that is cancelled before it has begun runs nothing.
         task.add_done_callback(lambda _: [flying.pop(text, None) for text in own])
-        failures = dict(await task)
+        _, failures = await task
+        failures = dict(failures)
         if others:
             await asyncio.wait(others)
         for other in others:
             if other.cancelled() or other.exception() is not None:
                 return await self.prepare(wanted, charge=charge)
-            failures |= other.result()
+            failures |= other.result()[1]
         return {text: failures[text] for text in wanted if text in failures}
 
-    async def _failures_of(
-        self, texts: Sequence[str], charge: Callable[[Usage], None] | None
-    ) -> Mapping[str, ProviderError]:
-        return (await self._found(texts, charge))[1]
-
-    async def prepare_shared(
-        self, text: str, *, charge: Callable[[Usage], None] | None = None
-    ) -> ProviderError | None:
+    async def prepare_shared(self, text: str, *, charge: Charge) -> ProviderError | None:
         """Compute the vector of a text, in one call with others that came while a call was under way.
 
         Returns
@@ -272,7 +264,7 @@ class TextVectors:
                 group.failures = await self.prepare(group.texts, charge=charge)
         return group.failures.get(text)
 
-    async def recognise(self, *, charge: Callable[[Usage], None] | None = None) -> None:
+    async def recognise(self, *, charge: Charge) -> None:
         """Ask a server for one fixed text, and use the kept vectors only if its vector is as before.
 
         Raises
@@ -314,7 +306,7 @@ class TextVectors:
         seconds = 0.0
         for part in ([first], others or [first]):
             start = time.perf_counter()
-            _, failures = await self._ask(part, None)
+            _, failures = await self._ask(part, uncharged)
             seconds = (time.perf_counter() - start) / len(part)
             for error in failures.values():
                 raise error
@@ -335,7 +327,7 @@ class TextVectors:
 
     def expected_cost(self, characters: int) -> float | None:
         """Return the US dollars of so many characters, about; None where no price is known."""
-        price = getattr(self._embedder, "token_price", None)
+        price = self._embedder.token_price
         return None if price is None else price * characters / _CHARACTERS_PER_TOKEN
 
     def _key(self, text: str) -> str:
@@ -343,26 +335,23 @@ class TextVectors:
         digest.update(text.encode())
         return digest.hexdigest()
 
-    def _in_memory(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    def _in_memory(self, texts: Sequence[str]) -> _Found:
         with self._lock:
             found = {text: self._kept[key] for text in set(texts) if (key := self._key(text)) in self._kept}
             blank = np.zeros(self._dimension or 1, dtype=np.float32)
         return found | {text: blank for text in set(texts) if not text.strip()}
 
-    async def _found(
-        self, texts: Sequence[str], charge: Callable[[Usage], None] | None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, ProviderError]]:
+    async def _found(self, texts: Sequence[str], charge: Charge) -> tuple[_Found, _Failures]:
         """Return vectors by text, and errors by text."""
-        found: dict[str, NDArray[np.float32]] = {}
-        failures: dict[str, ProviderError] = {}
-        if any(text.strip() for text in texts):
+        written = [text for text in dict.fromkeys(texts) if text.strip()]
+        if written:
             try:
                 await self.recognise(charge=charge)
             except ProviderError as error:
-                return found, {text: error for text in texts if text.strip()}
-        for text, vector in self._stored(texts).items():
-            found[text] = self._checked(vector)
-        left = [text for text in dict.fromkeys(texts) if text.strip() and text not in found]
+                return {}, dict.fromkeys(written, error)
+        found = {text: self._checked(vector) for text, vector in self._stored(written).items()}
+        failures: _Failures = {}
+        left = [text for text in written if text not in found]
         asked = await asyncio.gather(*(self._ask(batch, charge) for batch in self._batches(left)))
         for vectors, errors in asked:
             found |= vectors
@@ -370,27 +359,27 @@ class TextVectors:
         self._keep(found)
         return found | self._in_memory([text for text in texts if not text.strip()]), failures
 
-    def _stored(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    def _stored(self, texts: Sequence[str]) -> _Found:
         """Return the vectors in memory and on disk, by text."""
-        found = self._in_memory([text for text in texts if text.strip()])
-        keys = {self._key(text): text for text in texts if text.strip() and text not in found}
-        return found | {keys[key]: vector for key, vector in self._store.get_many(list(keys)).items()}
+        found = self._in_memory(texts)
+        keys = {self._key(text): text for text in texts if text not in found}
+        stored = self._store.get_many(list(keys))
+        return found | {keys[key]: vector for key, vector in stored.items()}
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
         batch: list[str] = []
         size = 0
         for text in texts:
-            size += len(text.encode())
-            if batch and (len(batch) >= self.batch_size or size > _BATCH_BYTES):
+            more = len(text.encode())
+            if batch and (len(batch) >= self.batch_size or size + more > _BATCH_BYTES):
                 yield batch
-                batch, size = [], len(text.encode())
+                batch, size = [], 0
             batch.append(text)
+            size += more
         if batch:
             yield batch
 
-    async def _ask(
-        self, texts: list[str], charge: Callable[[Usage], None] | None
-    ) -> tuple[dict[str, NDArray[np.float32]], dict[str, ProviderError]]:
+    async def _ask(self, texts: list[str], charge: Charge) -> tuple[_Found, _Failures]:
         """Return the vectors of one call, or of two where a server that has answered refuses it as a whole."""
         try:
             rows = await self._called(texts, charge)
@@ -399,10 +388,10 @@ class TextVectors:
             if not is_divisible:
                 return {}, dict.fromkeys(texts, error)
             middle = len(texts) // 2
-            halves = [await self._ask(part, charge) for part in (texts[:middle], texts[middle:])]
-            return halves[0][0] | halves[1][0], halves[0][1] | halves[1][1]
-        found: dict[str, NDArray[np.float32]] = {}
-        failures: dict[str, ProviderError] = {}
+            found, failures = await self._ask(texts[:middle], charge)
+            others, other_failures = await self._ask(texts[middle:], charge)
+            return found | others, failures | other_failures
+        found, failures = {}, {}
         for text, row in zip(texts, rows, strict=True):
             try:
                 found[text] = self._checked(row)
@@ -411,15 +400,14 @@ class TextVectors:
         self._store.put_many({self._key(text): row for text, row in found.items()})
         return found, failures
 
-    async def _called(self, texts: list[str], charge: Callable[[Usage], None] | None) -> NDArray[np.float32]:
+    async def _called(self, texts: list[str], charge: Charge) -> _Vectors:
         call = partial(self._embedder.embed_priced, texts)
         (matrix, usage), _ = await self._calls.make(call, provider=self.name, operation="embeddings")
-        if charge is not None:  # whatever the vectors are worth
-            charge(usage)
+        charge(usage)  # whatever the vectors are worth
         with np.errstate(over="ignore"):  # a number that is too large is no finite one, which is checked
             return matrix.astype(np.float32)
 
-    def _checked(self, vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _checked(self, vector: _Vectors) -> _Vectors:
         """Return a vector; raise ProviderError if it is not finite, or has another length than those before."""
         if not vector.size or not np.isfinite(vector).all():
             raise ProviderError(
@@ -436,7 +424,7 @@ class TextVectors:
             )
         return vector
 
-    def _keep(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+    def _keep(self, vectors: _Found) -> None:
         with self._lock:
             for text, vector in vectors.items():
                 self._kept[self._key(text)] = vector
@@ -555,8 +543,8 @@ def _tell(model: TextVectors, texts: Sequence[str], meter: Gate | None) -> None:
     run_sync(model.recognise(charge=_charge_of(meter)))
     left = model.missing(texts)
     if not model.place and any(text.strip() for text in texts):
-        shown = left[: _TIMED + 1] if len(left) > 1 else [text for text in texts if text.strip()][:2]
-        model.seconds_per_text = run_sync(model.timed(shown))
+        shown = left if len(left) > 1 else [text for text in texts if text.strip()][:2]
+        model.seconds_per_text = run_sync(model.timed(shown[: _TIMED + 1]))
     effort = model.effort(len(left), sum(map(len, left)))
     count = (
         f"{len(left):,} of {len(texts):,} texts are left to read{effort}" if left else "all texts are known"
@@ -582,8 +570,8 @@ def announce_vectors(head: Head, texts: Iterable[str], *, rows: int) -> None:
     rows : int
         Their number.
     """
-    model = None if head.embedding is None else head.embedding.model
-    if head.embedding is None or not isinstance(model, TextVectors):
+    model = vectors_of(head)
+    if head.embedding is None or model is None:
         return
     if model.seconds_per_text is None and not model.place:
         model.seconds_per_text = head.embedding.seconds_per_text
@@ -602,16 +590,22 @@ def announce_vectors(head: Head, texts: Iterable[str], *, rows: int) -> None:
     )
 
 
-def _charge_of(meter: Gate | None) -> Callable[[Usage], None] | None:
-    return None if meter is None else meter.charge_vectors
+def vectors_of(head: Head) -> TextVectors | None:
+    """Return the embedding model of a head; None if it has none, or one that needs no calls."""
+    model = None if head.embedding is None else head.embedding.model
+    return model if isinstance(model, TextVectors) else None
+
+
+def _charge_of(meter: Gate | None) -> Charge:
+    return uncharged if meter is None else meter.charge_vectors
 
 
 def timed_head(head: Head) -> Head:
     """Return a fitted head with the seconds that its embedding model takes for a text, where they are known."""
-    if head.embedding is None or not isinstance(head.embedding.model, TextVectors):
+    model = vectors_of(head)
+    if head.embedding is None or model is None:
         return head
-    seconds = head.embedding.model.seconds_per_text
-    return replace(head, embedding=replace(head.embedding, seconds_per_text=seconds))
+    return replace(head, embedding=replace(head.embedding, seconds_per_text=model.seconds_per_text))
 
 
 def prepare_vectors(model: EmbeddingModel | None, texts: Sequence[str], *, meter: Gate | None = None) -> None:
@@ -671,10 +665,10 @@ class VectorsAhead:
 
     model: TextVectors
     needs: Callable[[QueuedRow], bool]
-    charge: Callable[[Usage], None]
+    charge: Charge
     waits: bool = True
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
-    _failures: dict[str, ProviderError] = field(default_factory=dict, init=False)
+    _failures: _Failures = field(default_factory=dict, init=False)
 
     def over(self, rows: Iterable[QueuedRow]) -> Iterator[QueuedRow]:
         """Yield rows; the vectors of their texts are asked for a block at a time."""
@@ -719,14 +713,12 @@ def vectors_ahead(
     head: Head,
     *,
     needs: Callable[[QueuedRow], bool],
-    charge: Callable[[Usage], None],
+    charge: Charge,
     waits: bool = True,
 ) -> VectorsAhead | None:
     """Return the source of the vectors that a head reads, see `VectorsAhead`; None if it needs none by calls."""
-    model = None if head.embedding is None else head.embedding.model
-    if not isinstance(model, TextVectors):
-        return None
-    return VectorsAhead(model=model, needs=needs, charge=charge, waits=waits)
+    model = vectors_of(head)
+    return None if model is None else VectorsAhead(model=model, needs=needs, charge=charge, waits=waits)
 
 
 def _unless_failed(prediction: Prediction, error: ProviderError | None) -> Prediction:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
-from calibrant.core._completion import DecisionAnswer, DecisionClient, DecisionQuestion, DecisionResponse
+from calibrant.core._completion import DecisionAnswer, DecisionClient, DecisionQuestion
 from calibrant.core._errors import ProviderError
 from calibrant.inference._examinations import Finding, FindingVerdict
 
 _INSTRUCTIONS: Final = "What is the text about?"
 _SLACK: Final = 0.02
 _SAME: Final = 1e-6
+_Evidence = TypeVar("_Evidence")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class DecisionExamination:
         Called with the number of every call, from 1, before it is made.
     """
 
-    def __init__(self, client: DecisionClient, *, on_call: Callable[[int], None] | None = None) -> None:
+    def __init__(self, client: DecisionClient, *, on_call: Callable[[int], None] | None) -> None:
         self._client = client
         self._on_call = on_call
         self._seconds: list[float] = []
@@ -91,7 +92,7 @@ class DecisionExamination:
         if self._on_call is not None:
             self._on_call(self.made + 1)
         begun = time.perf_counter()
-        response: DecisionResponse = await self._client.decide(text, [question])
+        response = await self._client.decide(text, [question])
         self._seconds.append(time.perf_counter() - begun)
         self._is_priced = self._is_priced and response.usage.cost is not None
         (answer,) = response.answers
@@ -102,87 +103,105 @@ class DecisionExamination:
         return answer
 
 
-def findings_about(evidence: DecisionEvidence) -> tuple[Finding, ...]:
-    """Return the findings about a decision model."""
-    return (
-        _options(evidence),
-        _sum(evidence),
-        _rounding(evidence),
-        _order(evidence),
-        _repeat(evidence),
-        Finding(
-            feature="latency",
-            verdict=FindingVerdict.OK,
-            detail=f"A call took {1000 * evidence.seconds:.0f} ms (median).",
-        ),
-        _price(evidence),
-    )
+Judgement: TypeAlias = tuple[FindingVerdict, str, str]
+"""Verdict, detail and remedy of a probe."""
 
 
-def _options(evidence: DecisionEvidence) -> Finding:
+def ok(detail: str) -> Judgement:
+    """Return the judgement that all is well."""
+    return FindingVerdict.OK, detail, ""
+
+
+def unknown(detail: str) -> Judgement:
+    """Return the judgement that nothing could be found out."""
+    return FindingVerdict.UNKNOWN, detail, ""
+
+
+def warning(detail: str, remedy: str = "") -> Judgement:
+    """Return the judgement that a model can be used with care."""
+    return FindingVerdict.WARNING, detail, remedy
+
+
+def problem(detail: str, remedy: str) -> Judgement:
+    """Return the judgement that confidence is misleading or absent."""
+    return FindingVerdict.PROBLEM, detail, remedy
+
+
+def findings_of(
+    probes: Iterable[Callable[[_Evidence], Judgement]], evidence: _Evidence
+) -> tuple[Finding, ...]:
+    """Return the finding of each probe, which has the name of its function."""
+    findings = []
+    for probe in probes:
+        verdict, detail, remedy = probe(evidence)
+        feature = probe.__name__.removeprefix("_")
+        findings.append(Finding(feature=feature, verdict=verdict, detail=detail, remedy=remedy))
+    return tuple(findings)
+
+
+def _options(evidence: DecisionEvidence) -> Judgement:
     pairs = zip(evidence.answers, evidence.expected, strict=True)
     right = sum(_best(answer) == expected for answer, expected in pairs)
     detail = f"Every option has a probability; {right} of {len(evidence.answers)} plain questions are answered right."
     if right == len(evidence.answers):
-        return Finding(feature="options", verdict=FindingVerdict.OK, detail=detail)
-    remedy = "Look at calibrant evaluate before you rely on the model."
-    return Finding(feature="options", verdict=FindingVerdict.WARNING, detail=detail, remedy=remedy)
+        return ok(detail)
+    return warning(detail, "Look at calibrant evaluate before you rely on the model.")
 
 
-def _sum(evidence: DecisionEvidence) -> Finding:
+def _sum(evidence: DecisionEvidence) -> Judgement:
     totals = [sum(answer.probabilities) for answer in evidence.answers]
     farthest = max(totals, key=lambda total: abs(total - 1.0))
     is_negative = any(min(answer.probabilities) < 0 for answer in evidence.answers)
     detail = f"The probabilities of an answer add up to {farthest:.4g} where they are farthest from 1."
     if abs(farthest - 1.0) <= _SLACK and not is_negative:
-        return Finding(feature="sum", verdict=FindingVerdict.OK, detail=detail)
-    remedy = (
-        "Such answers are refused row by row: ask whoever runs the server for probabilities of the options."
+        return ok(detail)
+    return problem(
+        "Some probabilities are negative." if is_negative else detail,
+        "Such answers are refused row by row: ask whoever runs the server for probabilities of the options.",
     )
-    if is_negative:
-        detail = "Some probabilities are negative."
-    return Finding(feature="sum", verdict=FindingVerdict.PROBLEM, detail=detail, remedy=remedy)
 
 
-def _rounding(evidence: DecisionEvidence) -> Finding:
+def _rounding(evidence: DecisionEvidence) -> Judgement:
     values = [value for answer in evidence.answers for value in answer.probabilities]
-    found = (
-        places for places in (2, 3, 4) if all(abs(value - round(value, places)) < _SAME for value in values)
-    )
-    decimals = next(found, None)
-    detail = "The probabilities are not rounded to four decimals or fewer."
-    if decimals is not None:
-        detail = f"The probabilities are rounded to {decimals} decimals: a zero is taken for {10.0**-decimals / 4:g}."
-    return Finding(feature="rounding", verdict=FindingVerdict.OK, detail=detail)
+    for decimals in (2, 3, 4):
+        if all(abs(value - round(value, decimals)) < _SAME for value in values):
+            zero = 10.0**-decimals / 4
+            return ok(f"The probabilities are rounded to {decimals} decimals: a zero is taken for {zero:g}.")
+    return ok("The probabilities are not rounded to four decimals or fewer.")
 
 
-def _order(evidence: DecisionEvidence) -> Finding:
-    distance = _distance(evidence.answers[0].probabilities, evidence.turned.probabilities[::-1])
+def _order(evidence: DecisionEvidence) -> Judgement:
+    first, turned = evidence.answers[0], evidence.turned
+    distance = _distance(first.probabilities, turned.probabilities[::-1])
     detail = f"With the options in reverse order, {distance:.0%} of the probability is on other options."
-    if _best(evidence.answers[0]) == len(evidence.turned.probabilities) - 1 - _best(evidence.turned):
-        return Finding(feature="order", verdict=FindingVerdict.OK, detail=detail)
+    if _best(first) == len(turned.probabilities) - 1 - _best(turned):
+        return ok(detail)
     remedy = "The label depends on the order of the labels: keep the order that labelled rows speak for."
-    return Finding(feature="order", verdict=FindingVerdict.WARNING, detail=detail, remedy=remedy)
+    return warning(detail, remedy)
 
 
-def _repeat(evidence: DecisionEvidence) -> Finding:
+def _repeat(evidence: DecisionEvidence) -> Judgement:
     distance = _distance(evidence.answers[0].probabilities, evidence.again.probabilities)
     if distance < _SAME:
-        detail = "The same question has the same answer."
-        return Finding(feature="repeat", verdict=FindingVerdict.OK, detail=detail)
-    detail = f"The same question asked again moves {distance:.2%} of the probability."
-    return Finding(feature="repeat", verdict=FindingVerdict.WARNING, detail=detail)
+        return ok("The same question has the same answer.")
+    return warning(f"The same question asked again moves {distance:.2%} of the probability.")
 
 
-def _price(evidence: DecisionEvidence) -> Finding:
+def _latency(evidence: DecisionEvidence) -> Judgement:
+    return ok(f"A call took {1000 * evidence.seconds:.0f} ms (median).")
+
+
+def _price(evidence: DecisionEvidence) -> Judgement:
     if evidence.is_priced:
-        return Finding(feature="price", verdict=FindingVerdict.OK, detail="The cost of a call is known.")
-    return Finding(
-        feature="price",
-        verdict=FindingVerdict.WARNING,
-        detail="The cost of a call is not known.",
-        remedy="Set input_cost_per_token and output_cost_per_token among the options, if calls cost anything.",
+        return ok("The cost of a call is known.")
+    return warning(
+        "The cost of a call is not known.",
+        "Set input_cost_per_token and output_cost_per_token among the options, if calls cost anything.",
     )
+
+
+DECISION_PROBES: Final = (_options, _sum, _rounding, _order, _repeat, _latency, _price)
+"""Probes of a decision model."""
 
 
 def _best(answer: DecisionAnswer) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from functools import cached_property, partial
+from typing import Any, Final, NamedTuple, TypeVar
 
+from calibrant.clients._calls import Call
 from calibrant.clients._constraint import Constraint, constraint_for
 from calibrant.clients._failures import NOT_ABOUT_THE_REQUEST
 from calibrant.clients._openai_compatible import OpenAICompatibleClient
@@ -36,16 +37,22 @@ from calibrant.inference._abilities import AnswerForm, is_begun_json, readable, 
 from calibrant.inference._base import run_sync
 from calibrant.inference._examinations import (
     Examination,
-    Finding,
-    FindingVerdict,
-    Identity,
     RecommendedScoring,
     Thresholds,
     identity,
 )
 from calibrant.inference._models import ModelLike, call_options, open_client
 from calibrant.inference._reader import AnswerReader
-from calibrant.inference.doctor._decision import DecisionExamination, findings_about
+from calibrant.inference.doctor._decision import (
+    DECISION_PROBES,
+    DecisionExamination,
+    Judgement,
+    findings_of,
+    ok,
+    problem,
+    unknown,
+    warning,
+)
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion, reported_tokens
 from calibrant.logprobs._distribution import OpeningMasses, opening_masses, whole_label_distribution
 from calibrant.logprobs._fields import align, enum_schema
@@ -101,8 +108,6 @@ _FAMILIES: Final = (
     Thresholds(high=0.85, low=0.60),
 )
 _FUSED: Final = 'scoring = "fused" under [model], which needs none'
-_Judgement: TypeAlias = tuple[FindingVerdict, str, str]
-"""Verdict, detail and remedy of a probe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +136,7 @@ class TopicReading:
     is_unreadable: bool = False
 
 
-def read_topic(response: object, *, form: AnswerForm = AnswerForm.SCHEMA) -> TopicReading:
+def read_topic(response: object, *, form: AnswerForm) -> TopicReading:
     """Return the reading of an answer that was asked for in a form, including any fault."""
     reader = _READER.in_form(form)
     prediction = reader.read(response)
@@ -167,7 +172,7 @@ def unit_fault(tokens: Sequence[Token]) -> str:
     tokens : sequence of Token
         As reported, unchecked; for a list of alternatives alone, one token that has them.
     """
-    values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
+    values = _values_of(tokens)
     if any(math.isnan(value) for value in values):
         return "NaN, or no number, where a log-probability belongs"
     # Some servers list the emitted token twice.
@@ -181,6 +186,14 @@ def unit_fault(tokens: Sequence[Token]) -> str:
     if all(math.fsum(10.0**value for value in listed) <= 1.0 + _EXCESS for listed in lists):
         return f"logarithms to base 10 (read as natural ones, a token's alternatives sum to {largest:.2f})"
     return f"the probabilities listed for one token sum to {largest:.2f}, which is more than 1"
+
+
+def _values_of(tokens: Sequence[Token]) -> list[float]:
+    """Return the log-probabilities of tokens and of their alternatives."""
+    values = []
+    for token in tokens:
+        values += [token.logprob, *(listed for _, listed in token.top)]
+    return values
 
 
 def _positive_fault(highest: float, lowest: float, lists: Sequence[Sequence[float]]) -> str:
@@ -460,7 +473,7 @@ class ExaminationCalls:
     """
 
     def __init__(
-        self, client: Client, options: Mapping[str, Any], *, on_call: Callable[[int], None] | None = None
+        self, client: Client, options: Mapping[str, Any], *, on_call: Callable[[int], None] | None
     ) -> None:
         self.client = client
         self.made = 0
@@ -484,7 +497,7 @@ class ExaminationCalls:
         answer = await self.make(lambda: self.client.complete(asked))
         return answer if isinstance(answer, FailedCall) else read_topic(answer, form=self.form)
 
-    async def make(self, call: Callable[[], Awaitable[_T]]) -> _T | FailedCall:
+    async def make(self, call: Call[_T]) -> _T | FailedCall:
         """Return the answer of one call, or the failed call, and count it.
 
         Raises
@@ -707,10 +720,11 @@ def examine(
     options = _with_api_base(options or {}, api_base)
     # A server that is named with its address may be able to score labels; it answers other calls as ever.
     client = open_client(model, space=claimed, options=options, scoring="exact")
-    setup = identity(model if isinstance(model, str) else client.name, options)
+    name, address, parameters = identity(model if isinstance(model, str) else client.name, options)
+    examined = partial(Examination, model=name, api_base=address, parameters=parameters, examined=now)
     try:
         if isinstance(client, DecisionClient):
-            return run_sync(_decision_examination(client, setup, now=now, on_call=on_call))
+            return run_sync(_decision_examination(client, examined, on_call=on_call))
         calls = ExaminationCalls(client, call_options(options), on_call=on_call)
         evidence = run_sync(gather(calls, claimed or client.space))
     finally:
@@ -719,17 +733,8 @@ def examine(
     scoring = _scoring(evidence)
     space = evidence.shown_space or (evidence.claimed if evidence.distributions else LogprobSpace.NONE)
     confidences = _confidences(evidence, scoring, space)
-    name, address, parameters = setup
-    return Examination(
-        model=name,
-        api_base=address,
-        parameters=parameters,
-        examined=now,
-        findings=tuple(
-            Finding(feature=probe.__name__[1:], verdict=verdict, detail=detail, remedy=remedy)
-            for probe in _PROBES
-            for verdict, detail, remedy in (probe(evidence),)
-        ),
+    return examined(
+        findings=findings_of(_PROBES, evidence),
         space=space,
         scoring=scoring,
         thresholds=recommended_thresholds(
@@ -743,19 +748,14 @@ def examine(
 
 
 async def _decision_examination(
-    client: DecisionClient, setup: Identity, *, now: datetime | None, on_call: Callable[[int], None] | None
+    client: DecisionClient, examined: partial[Examination], *, on_call: Callable[[int], None] | None
 ) -> Examination:
     """Return the examination of a model that reports the probability of every label itself."""
     calls = DecisionExamination(client, on_call=on_call)
     evidence = await calls.gather(TEXTS, LABELS.labels)
     confidences = [max(answer.probabilities) for answer in evidence.answers]
-    name, address, parameters = setup
-    return Examination(
-        model=name,
-        api_base=address,
-        parameters=parameters,
-        examined=now,
-        findings=findings_about(evidence),
+    return examined(
+        findings=findings_of(DECISION_PROBES, evidence),
         space=LogprobSpace.DECISION,
         scoring=None,
         thresholds=recommended_thresholds(confidences, LogprobSpace.DECISION),
@@ -770,10 +770,9 @@ def _with_api_base(options: Mapping[str, Any], api_base: str | None) -> dict[str
     if api_base is None:
         return dict(options)
     if options.get("api_base", api_base) != api_base:
-        msg = (
+        raise ConfigurationError(
             f"Expected one api_base, got {api_base!r} and {options['api_base']!r} in options: leave out one."
         )
-        raise ConfigurationError(msg)
     return {**options, "api_base": api_base}
 
 
@@ -817,11 +816,11 @@ def recommended_thresholds(confidences: Sequence[float], space: LogprobSpace) ->
 # --- the probes, all of them pure ----------------------------------------------------------------
 
 
-def _enum(evidence: Evidence) -> _Judgement:
+def _enum(evidence: Evidence) -> Judgement:
     readings = evidence.answered
     if evidence.answer_form is None:
         count = f"{len(readings)} of {len(readings)} answers were no label: " if readings else ""
-        return _problem(
+        return problem(
             f"{count}The schema is {evidence.refused_schema}. Nor does the server give a JSON object, or plain text, "
             "that names a label.",
             "Use another model or server, or mend what the message names (--option).",
@@ -829,14 +828,14 @@ def _enum(evidence: Evidence) -> _Judgement:
     if evidence.answer_form is not AnswerForm.SCHEMA:
         right = sum(reading.prediction.outcome is Outcome.OK for reading in readings)
         form = "a JSON object" if evidence.answer_form is AnswerForm.JSON else "plain text"
-        return _warning(
+        return warning(
             f"The schema is {evidence.refused_schema}. Asked for {form}, with the labels named in the prompt, {right} "
             f"of {len(readings)} answers were a label.",
             "Nothing to set: calibrant asks this server that way.",
         )
     wrong = [reading.prediction for reading in readings if reading.prediction.outcome is not Outcome.OK]
     if wrong:
-        return _problem(
+        return problem(
             f"{len(wrong)} of {len(readings)} answers were no label: {wrong[0].reason}",
             "Use a model or server that enforces JSON schemas, or name the labels and the JSON in the prompt.",
         )
@@ -847,24 +846,24 @@ def _enum(evidence: Evidence) -> _Judgement:
     detail = f"{len(readings)} of {len(readings)} answers were a label, {right} the expected one"
     free = evidence.off_topic
     if isinstance(free, TopicReading) and free.prediction.outcome is Outcome.UNPARSED:
-        return _warning(
+        return warning(
             f"{detail}; but the schema is not enforced: off the topic, {free.prediction.reason}",
             "Name the labels and the JSON in the prompt: other answers count as unparsed.",
         )
     failed = [answer.reason for answer in evidence.answers if isinstance(answer, FailedCall)]
     if failed:
-        return _warning(f"{detail}; {len(failed)} calls failed: {failed[0]}", "Examine again.")
-    return _ok(f"{detail}.")
+        return warning(f"{detail}; {len(failed)} calls failed: {failed[0]}", "Examine again.")
+    return ok(f"{detail}.")
 
 
-def _space(evidence: Evidence) -> _Judgement:
+def _space(evidence: Evidence) -> Judgement:
     claimed, space = evidence.claimed, evidence.shown_space
     if space is None:
         missing = _missing_logprobs(evidence)
         if missing:
-            verdict = _warning if evidence.exact_scores else _problem
+            verdict = warning if evidence.exact_scores else problem
             return verdict(missing, f"Use {_FUSED}; or another model.")
-        return _unknown(f"{_unknown_space(evidence)}; they are read as {claimed.value}.")
+        return unknown(f"{_unknown_space(evidence)}; they are read as {claimed.value}.")
     illegal = max(opening.illegal for opening in evidence.openings)
     if space is LogprobSpace.RAW:
         detail = f"Raw: up to {illegal:.2f} of the probability is on texts that are no label"
@@ -872,14 +871,14 @@ def _space(evidence: Evidence) -> _Judgement:
         share = "no" if illegal == 0.0 else f"only {illegal:.2g} of the"
         detail = f"Masked: {share} probability is on texts that are no label, even off the topic"
     if space is claimed:
-        return _ok(f"{detail}.")
+        return ok(f"{detail}.")
     setting = f'Set space = "{space.value}" under [model] (space="{space.value}" in Python)'
     if space is LogprobSpace.MASKED:
         detail = f"{detail}. They are read as {claimed.value}, which gives nearly the same confidence."
-        return _warning(detail, f"{setting}.")
+        return warning(detail, f"{setting}.")
     exact = ', or scoring = "exact"' if evidence.exact_scores else ""
     detail = f"{detail}. Read as {claimed.value}, confidence would be far too low on some rows."
-    return _problem(detail, f"{setting}{exact}.")
+    return problem(detail, f"{setting}{exact}.")
 
 
 def _missing_logprobs(evidence: Evidence) -> str:
@@ -909,91 +908,72 @@ def _unknown_space(evidence: Evidence) -> str:
     return "No text that is no label had any probability, but a question off the topic could not be read"
 
 
-def _label_mass(evidence: Evidence) -> _Judgement:
+def _label_mass(evidence: Evidence) -> Judgement:
     mass = evidence.label_mass
     if mass is None:
         if evidence.shown_space is LogprobSpace.MASKED:
-            return _unknown("A mask hides what the model would rather have written.")
-        return _unknown("There are no log-probabilities that show it.")
+            return unknown("A mask hides what the model would rather have written.")
+        return unknown("There are no log-probabilities that show it.")
     detail = f"Mean {mass:.3f} over {len(TEXTS)} texts"
     if mass < LOW_LABEL_MASS:
-        return _warning(
+        return warning(
             f"{detail}, below {LOW_LABEL_MASS}: the prompt does not make the model answer with labels.",
             "Name the labels in the prompt and show the form of the answer with a placeholder; or use another model.",
         )
-    return _ok(f"{detail}.")
+    return ok(f"{detail}.")
 
 
-def _units(evidence: Evidence) -> _Judgement:
+def _units(evidence: Evidence) -> Judgement:
     tokens = [token for reading in evidence.readings for token in reading.tokens]
     if not tokens:
-        return _unknown("No log-probabilities were reported.")
+        return unknown("No log-probabilities were reported.")
     if evidence.fault:
-        return _problem(
+        return problem(
             f"Not natural log-probabilities: {evidence.fault}.", f"Use {_FUSED}; or another endpoint."
         )
-    values = [value for token in tokens for value in (token.logprob, *(listed for _, listed in token.top))]
+    values = _values_of(tokens)
     impossible = sum(value <= IMPOSSIBLE for value in values)
     remark = f"; {impossible} of {len(values)} at or below {IMPOSSIBLE:.0f}, read as impossible"
     remark = remark if impossible else ""
     if all(value == 0.0 or value <= IMPOSSIBLE for value in values):
-        return _warning(
+        return warning(
             f"Every value is 0 or impossible{remark}: they do not tell a sure answer from a doubtful one.",
             f"Where your own texts show the same, use {_FUSED}.",
         )
-    return _ok(f"Natural logarithms, none above 0{remark}.")
+    return ok(f"Natural logarithms, none above 0{remark}.")
 
 
-def _alignment(evidence: Evidence) -> _Judgement:
+def _alignment(evidence: Evidence) -> Judgement:
     """Compare the label positions of our reader and of the library under gepa's adapter."""
     compared = [reading.disagreement for reading in evidence.readings if reading.disagreement is not None]
     if not compared:
-        return _unknown("No log-probabilities were reported that can be read.")
+        return unknown("No log-probabilities were reported that can be read.")
     differences = list(filter(None, compared))
     count = len(compared)
     if not differences:
-        return _ok(
+        return ok(
             "llm-structured-confidence reads the same label, tokens and joint log-probability in "
             f"{count} of {count} answers."
         )
-    return _warning(
+    return warning(
         f"llm-structured-confidence reads {len(differences)} of {count} answers otherwise: {differences[0]}",
         "Do not compare figures with programs that read this model through that library, gepa's own adapter among "
         "them.",
     )
 
 
-def _exact(evidence: Evidence) -> _Judgement:
+def _exact(evidence: Evidence) -> Judgement:
     scored = evidence.scored
     if scored is None:
-        return _warning(
+        return warning(
             "Not possible: no next-token probabilities after a beginning of an answer are to be had."
         )
     if isinstance(scored, FailedCall):
         if scored.optional:
-            return _warning(scored.reason)
-        return _problem(scored.reason, scored.remedy or 'Use scoring = "decode", or another engine.')
+            return warning(scored.reason)
+        return problem(scored.reason, scored.remedy or 'Use scoring = "decode", or another engine.')
     basis = "the probabilities of whole labels" if scored[0].is_whole else "next-token probabilities"
-    return _ok(f"{len(scored)} of {len(scored)} texts were scored on {basis}.")
+    return ok(f"{len(scored)} of {len(scored)} texts were scored on {basis}.")
 
 
-def _ok(detail: str) -> _Judgement:
-    return FindingVerdict.OK, detail, ""
-
-
-def _unknown(detail: str) -> _Judgement:
-    return FindingVerdict.UNKNOWN, detail, ""
-
-
-def _warning(detail: str, remedy: str = "") -> _Judgement:
-    return FindingVerdict.WARNING, detail, remedy
-
-
-def _problem(detail: str, remedy: str) -> _Judgement:
-    return FindingVerdict.PROBLEM, detail, remedy
-
-
-# The name of a probe is that of its function.
-_PROBES: Final[tuple[Callable[[Evidence], _Judgement], ...]] = (
-    *(_enum, _space, _label_mass, _units, _alignment, _exact),
-)
+_PROBES: Final = (_enum, _space, _label_mass, _units, _alignment, _exact)

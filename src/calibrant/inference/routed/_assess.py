@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from calibrant.core._completion import Client, Completion, CompletionRequest, Message
@@ -59,13 +58,14 @@ class HelperStats:
     usage: Usage = Usage()
 
 
+@dataclass(eq=False)
 class Helper:
     """Auxiliary model, such as a judge; a failed call gives None instead of an error.
 
     After three failures in a row it is left alone for a while, so that a model that is down does not cost every
     request its deadline.
 
-    Parameters
+    Attributes
     ----------
     client : Client
         The model.
@@ -73,26 +73,21 @@ class Helper:
         Role of the model, for the log.
     seconds : float
         Time limit of a call, in seconds.
-    clock : function, default time.monotonic
+    clock : function
         Returns seconds.
-    cost : float, optional
+    cost : float or None
         US dollars a call costs where its reply carries no price.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        role: str,
-        seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-        cost: float | None = None,
-    ) -> None:
-        self.client = client
-        self._role = role
-        self._seconds = seconds
-        self._breaker = Breaker(clock=clock)
-        self._cost = cost
+    client: Client
+    _: KW_ONLY
+    role: str
+    seconds: float
+    clock: Callable[[], float]
+    cost: float | None
+
+    def __post_init__(self) -> None:
+        self._breaker = Breaker(clock=self.clock)
         self._lock = threading.Lock()
         self._stats = HelperStats()
         self._warned = False
@@ -111,7 +106,7 @@ class Helper:
             return None
         request = CompletionRequest(messages=messages, response_format=response_format, top_logprobs=0)
         try:
-            async with call_deadline(self._seconds, self.client.name):
+            async with call_deadline(self.seconds, self.client.name):
                 response = await self.client.complete(request)
             completion = read_completion(response)
         except CalibrantError as error:  # a schema that the model cannot obey is no reason to fail either
@@ -125,7 +120,7 @@ class Helper:
             self._breaker.released(turn)
             raise
         self._breaker.succeeded(turn)
-        usage, found = priced(completion.usage, self._cost), read(completion.text)
+        usage, found = priced(completion.usage, self.cost), read(completion.text)
         self._count(unusable=int(found is None), usage=usage)
         paid.append(usage)
         if found is None:
@@ -154,7 +149,7 @@ class Helper:
         if first:
             _LOG.warning(
                 "The %s model %s %s: %s. Requests go on without it.",
-                self._role,
+                self.role,
                 self.client.name,
                 what,
                 detail,

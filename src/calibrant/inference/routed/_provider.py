@@ -509,10 +509,11 @@ class ProviderFailure:
     latency_seconds: float
 
 
+@dataclass(eq=False)
 class RoutedProvider:
     """One provider of a routed client.
 
-    Parameters
+    Attributes
     ----------
     provider : Provider
         The declared provider.
@@ -520,31 +521,25 @@ class RoutedProvider:
         Leaves it out while it fails.
     clock : function
         Returns seconds.
-    call_seconds : float, optional
+    call_seconds : float or None
         How long a call may take.
-    mixed : bool, default False
+    mixed : bool
         Whether its answers are to say what their log-probabilities are probabilities of.
     """
 
-    def __init__(
-        self,
-        provider: Provider,
-        *,
-        breaker: Breaker,
-        clock: Callable[[], float],
-        call_seconds: float | None = None,
-        mixed: bool = False,
-    ) -> None:
-        self.provider = provider
-        self.name = provider.name
-        self.breaker = breaker
-        self._clock = clock
-        self._call_seconds = call_seconds
-        self._mixed = mixed
-        self._abilities = provider.abilities or KnownAbilities(ModelAbilities())
+    provider: Provider
+    _: KW_ONLY
+    breaker: Breaker
+    clock: Callable[[], float]
+    call_seconds: float | None
+    mixed: bool
+
+    def __post_init__(self) -> None:
+        self.name = self.provider.name
+        self._abilities = self.provider.abilities or KnownAbilities(ModelAbilities())
         self._unpaid = Usage()  # of a probe that no answer has paid for yet
-        limit = provider.places
-        self._gate = None if limit is None else Gate(Limits(concurrency=limit), clock=clock)
+        limit = self.provider.places
+        self._gate = None if limit is None else Gate(Limits(concurrency=limit), clock=self.clock)
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()  # by the names of `ProviderStats`
         self._paid = Usage()
@@ -576,14 +571,14 @@ class RoutedProvider:
         options = self.provider.options
         if options:
             request = replace(request, options={**options, **request.options})
-        start = self._clock()
+        start = self.clock()
         failure: BaseException | None = None
         try:
             asked = asked_labels(request)
             if asked is not None:
                 await self._find_abilities(request)
                 request = shaped(request, self._form, asked.labels)
-                start = self._clock()
+                start = self.clock()
             response = await self._complete(request)
             completion = self._read(response, empty_is_failure=empty_is_failure)
             if asked is not None:
@@ -591,13 +586,13 @@ class RoutedProvider:
                     completion = readable(completion, self._form, asked.labels, asked.field)
         except ProviderError as error:
             failure = error
-            return self._failed(lease.turn, error, max(0.0, self._clock() - start))
+            return self._failed(lease.turn, error, max(0.0, self.clock() - start))
         except BaseException as error:
             failure = error
             self.breaker.released(lease.turn)
             raise
         else:
-            return self._answered(lease.turn, response, completion, max(0.0, self._clock() - start))
+            return self._answered(lease.turn, response, completion, max(0.0, self.clock() - start))
         finally:
             if self._gate is not None and lease.epoch is not None:
                 self._gate.leave(lease.epoch, failure)
@@ -630,7 +625,7 @@ class RoutedProvider:
         return self._abilities.used.form
 
     async def _complete(self, request: CompletionRequest) -> object:
-        async with call_deadline(self._call_seconds, self.provider.client.name):
+        async with call_deadline(self.call_seconds, self.provider.client.name):
             return await self.provider.client.complete(request)
 
     async def _find_abilities(self, request: CompletionRequest) -> None:
@@ -671,7 +666,7 @@ class RoutedProvider:
         space = completion.space
         if not has_schema and own is LogprobSpace.MASKED:
             space = LogprobSpace.RAW
-        elif self._mixed and own is not LogprobSpace.MIXED:
+        elif self.mixed and own is not LogprobSpace.MIXED:
             space = own
         with self._lock:
             if self._unpaid != Usage():
