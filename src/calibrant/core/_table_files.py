@@ -492,9 +492,8 @@ def read_excel_cells(
     load_workbook = require_excel(str(path)).load_workbook
     with contextlib.ExitStack() as stack:
         try:
-            file = stack.enter_context(
-                path.open("rb")
-            )  # closed here, as old openpyxl leaves parts of it open
+            # Opened here, so that it is closed here: old releases of openpyxl leave parts of it open.
+            file = stack.enter_context(path.open("rb"))
             book = load_workbook(file, read_only=True, data_only=True)
         except Exception as error:
             problem = f"not a readable Excel file ({error}): save it again, or as CSV."
