@@ -406,18 +406,29 @@ def test_a_cascade_calls_its_judge(open_task: OpenTask, providers: Providers) ->
     assert asked_for(providers["first"]) == 0
 
 
-def test_triage_calls_its_model(open_task: OpenTask, providers: Providers) -> None:
-    """Triage asks its own provider, with the timeout of the section."""
-    section = (
-        '[routing]\nrouting = "triage"\n[routing.triage]\ntriage_provider = "second"\ntimeout_seconds = 2.5\n'
-        f'tiers = {{ simple = "first" }}\n{SECTION}'
+def triage_section(timeout_seconds: float) -> str:
+    """Return the section of a triage by the second provider."""
+    return (
+        '[routing]\nrouting = "triage"\n[routing.triage]\ntriage_provider = "second"\n'
+        f'timeout_seconds = {timeout_seconds}\ntiers = {{ simple = "first" }}\n{SECTION}'
     )
-    classifier = open_task(section)
+
+
+def test_triage_calls_its_model(open_task: OpenTask, providers: Providers) -> None:
+    """Triage asks its own provider."""
+    classifier = open_task(triage_section(2.5))
     assert classifier.classify("meow").label == "cat"
     assert asked_for(providers["second"]) == 1
+
+
+def test_triage_has_the_timeout_of_its_section(open_task: OpenTask, providers: Providers) -> None:
+    """A triage model that takes longer than its section allows has failed, and the row is answered."""
+    providers.slow.add("second")
+    classifier = open_task(triage_section(0.02))
+    assert classifier.classify("meow").label == "cat"
     client = classifier.client
     assert isinstance(client, RoutedClient)
-    assert client._helpers["triage"]._seconds == 2.5
+    assert client.helper_stats()["triage"].failures == 1
 
 
 def test_a_gate_calls_the_next_provider(open_task: OpenTask, providers: Providers) -> None:
