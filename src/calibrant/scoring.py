@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import LabelDistribution
+from calibrant.core._types import FloatArray
 from calibrant.metrics._validation import check_number
 
 __all__ = [
@@ -261,7 +259,7 @@ class _ProperScoring(ABC):
     """Base class of proper scores, with the rule for answers without a distribution."""
 
     @abstractmethod
-    def _formula(self, probabilities: NDArray[np.float64], true_probability: float) -> float:
+    def _formula(self, probabilities: FloatArray, true_probability: float) -> float:
         """Return the score from the probabilities, shape (L,), and that of the true label."""
 
     def score(
@@ -316,7 +314,7 @@ class BrierScoring(_ProperScoring):
     1.0
     """
 
-    def _formula(self, probabilities: NDArray[np.float64], true_probability: float) -> float:
+    def _formula(self, probabilities: FloatArray, true_probability: float) -> float:
         # sum((p - onehot)^2) = sum(p^2) - 2 p_true + 1
         return 0.5 + true_probability - 0.5 * float(probabilities @ probabilities)
 
@@ -362,7 +360,7 @@ class LogScoring(_ProperScoring):
     def __post_init__(self) -> None:
         _check_field(self, "min_probability", "(0, 1)")
 
-    def _formula(self, probabilities: NDArray[np.float64], true_probability: float) -> float:
+    def _formula(self, probabilities: FloatArray, true_probability: float) -> float:
         del probabilities
         return 1.0 - math.log(max(true_probability, self.min_probability)) / math.log(self.min_probability)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.adapters._rows import ConfidenceDataInst
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
@@ -20,6 +19,7 @@ from calibrant.core._errors import ConfigurationError, LimitReachedError, Provid
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query
+from calibrant.core._types import FloatArray
 from calibrant.logprobs._fields import labels_from_schema
 
 # Of the last rows, failed ones that stop a search: at least so many, and more than this share.
@@ -37,7 +37,6 @@ THRESHOLD_ROWS: Final = 80
 """Labelled rows that thresholds are found on, at most."""
 _SEED: Final = 0  # of the sample of labelled rows
 _Key = tuple[str, str | None, str | None]
-_Floats = NDArray[np.float64]
 
 
 class CallCounter:
@@ -386,13 +385,13 @@ class PriorCorrector:
                 f"Expected prior_correction 'batch' or None, got {method!r}: for 'contextual' fit a "
                 "LabelPriorCorrection on CONTENT_FREE_INPUTS."
             )
-        self._rows: dict[_Key, dict[str, _Floats]] = {}
+        self._rows: dict[_Key, dict[str, FloatArray]] = {}
         self._stand_in: _Key | None = None
         self._fitted: dict[_Key, LabelPriorCorrection] = {}
 
     def fit(self, asked: Sequence[Query], predictions: Sequence[Prediction]) -> None:
         """Fit one correction per prompt, on distinct texts."""
-        rows_by_prompt: dict[_Key, dict[str, _Floats]] = {}
+        rows_by_prompt: dict[_Key, dict[str, FloatArray]] = {}
         for query, prediction in zip(asked, predictions, strict=True):
             rows = rows_by_prompt.setdefault(_key(query), {})
             if prediction.distribution is not None:
@@ -400,7 +399,7 @@ class PriorCorrector:
         for key, rows in rows_by_prompt.items():
             self._add(key, rows)
 
-    def _add(self, key: _Key, rows: dict[str, _Floats]) -> None:
+    def _add(self, key: _Key, rows: dict[str, FloatArray]) -> None:
         own = self._rows.setdefault(key, {})
         # A prompt that has enough rows keeps its prior: what was scored first and last is comparable.
         if len(own) < PRIOR_ROWS and rows:
@@ -409,7 +408,7 @@ class PriorCorrector:
         if self._stand_in is None or len(own) >= min(PRIOR_ROWS, len(self._rows[self._stand_in])):
             self._stand_in = key
 
-    def _fit(self, own: dict[str, _Floats]) -> LabelPriorCorrection:
+    def _fit(self, own: dict[str, FloatArray]) -> LabelPriorCorrection:
         other = {} if self._stand_in is None else self._rows[self._stand_in]
         missing = min(PRIOR_ROWS, len(other)) - len(own)
         rows = list(own.values())

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Bools, Floats, Places
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks, tie_ranks
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._validation import as_numbers, check_number
 
 Metric = Literal["accuracy", "output", "recall"]
@@ -75,7 +75,7 @@ class AskedCertificate:
     certified: bool
     threshold: float | None
     kept: float
-    accepted: Bools
+    accepted: BoolArray
     labels_used: int
     reason: str
     target: float
@@ -277,7 +277,7 @@ def _too_few_for_recall(tests: _RecallTests) -> str:
     return f"{wanted} {ceil(fewest):,} labels, got a budget of {tests.budget:,}: allow more, or promise less."
 
 
-def _missing(test: _Test, drawn: Places, pile: _Pile, found: _Labels) -> int:
+def _missing(test: _Test, drawn: IndexArray, pile: _Pile, found: _Labels) -> int:
     """Return the number of further labels that make the test pass if all of them are right."""
     ahead = pile.order[drawn[test.seen : test.seen + test.fewest_labels]].tolist()
     return sum(row not in found.right for row in ahead)
@@ -345,9 +345,9 @@ class _Pile:
         Ranks in whose order these rows are drawn, in (0, 1].
     """
 
-    confidence: Floats
-    order: Places
-    ranks: Floats
+    confidence: FloatArray
+    order: IndexArray
+    ranks: FloatArray
 
     @classmethod
     def of(cls, confidence: ArrayLike, *, inputs: Sequence[str | int] | None, key: str) -> _Pile:
@@ -377,11 +377,11 @@ class _Pile:
         return len(self.order)
 
     @cached_property
-    def draws(self) -> Places:
+    def draws(self) -> IndexArray:
         """Positions in `order`, the first drawn first."""
         return np.argsort(self.ranks, kind="stable")
 
-    def drawn(self, size: int) -> Places:
+    def drawn(self, size: int) -> IndexArray:
         """Return the positions of the `size` surest rows in the order in which they are drawn."""
         return self.draws[self.draws < size]
 
@@ -497,14 +497,14 @@ class _RecallTests:
         True for the tests that passed.
     """
 
-    probability: Floats
+    probability: FloatArray
     target: float
     delta: float
     budget: int
-    sizes: Places = field(init=False)
-    labels_needed: Floats = field(init=False)
-    weights: Floats = field(init=False)
-    passed: Bools = field(init=False)
+    sizes: IndexArray = field(init=False)
+    labels_needed: FloatArray = field(init=False)
+    weights: FloatArray = field(init=False)
+    passed: BoolArray = field(init=False)
 
     def __post_init__(self) -> None:
         n = len(self.probability)
@@ -528,7 +528,7 @@ class _RecallTests:
         failed = np.flatnonzero(~self.passed)
         return int(self.sizes[failed[0] - 1] if len(failed) else self.sizes[-1])
 
-    def order(self, ranks: Floats) -> Places:
+    def order(self, ranks: FloatArray) -> IndexArray:
         """Return the positions in the order in which they are drawn, by ranks that are uniform in (0, 1]."""
         # The first of exponential clocks with these rates is drawn next (Efraimidis and Spirakis 2006).
         return np.argsort(-np.log(ranks) / self.weights, kind="stable")
@@ -550,7 +550,7 @@ class _RecallTests:
         is_certain = self._known + self.target * self._unknown_after <= 1e-9
         self.passed |= is_certain | (self._log_wealth >= -log(self.delta))
 
-    def _stake(self) -> Floats:
+    def _stake(self) -> FloatArray:
         """Return the stakes on the next label, which are to reach ``1 / delta`` with the last one.
 
         The stake that does so at the largest sum at which it can be done depends on the variance alone (Voracek and
@@ -561,10 +561,10 @@ class _RecallTests:
         variance = np.maximum(self._square / self._count - mean**2, 1e-300)
         aimed = np.sqrt(2.0 * missing / (max(self._labels_left, 1) * variance))
         most = np.maximum(self._most * self._left + self._sum, 1e-300)
-        stake: Floats = np.minimum(aimed, _MOST_STAKED / most)
+        stake: FloatArray = np.minimum(aimed, _MOST_STAKED / most)
         return stake
 
-    def _labels_needed(self, doubt: Floats) -> Floats:
+    def _labels_needed(self, doubt: FloatArray) -> FloatArray:
         """Return the labels that tests take, each with the best weights for it, if the probabilities are right."""
         gain = -self._split_sum(self.probability)
         scale = self._absolute_sum(doubt)
@@ -575,7 +575,7 @@ class _RecallTests:
         enough = (gain > 0.0) & (growth > 0.0)
         return np.where(enough, -log(self.delta) / np.maximum(growth, 1e-300), np.inf)
 
-    def _begin(self, variance: Floats) -> None:
+    def _begin(self, variance: FloatArray) -> None:
         """Initialise the sums that the tests keep."""
         self._log_wealth = np.zeros(len(self.sizes))
         self._left = self.weights.sum()  # of the rows not drawn yet
@@ -597,24 +597,24 @@ class _RecallTests:
         self._known = np.zeros(len(self.sizes))  # the sum of the labels given
         self._unknown_after = len(self.probability) - self.sizes  # rows after the first without a label given
 
-    def _parts(self, values: Floats) -> tuple[Floats, Floats]:
+    def _parts(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the sums of values over the first rows, and over the others, for each size."""
         sums = np.cumsum(values)
         inside = sums[self.sizes - 1]
         return inside, sums[-1] - inside
 
-    def _split_sum(self, values: Floats) -> Floats:
+    def _split_sum(self, values: FloatArray) -> FloatArray:
         inside, after = self._parts(values)
         return (self.target - 1.0) * inside + self.target * after
 
-    def _absolute_sum(self, values: Floats) -> Floats:
+    def _absolute_sum(self, values: FloatArray) -> FloatArray:
         inside, after = self._parts(values)
         return (1.0 - self.target) * inside + self.target * after
 
-    def _largest(self, after: Floats, inside: Floats) -> Floats:
+    def _largest(self, after: FloatArray, inside: FloatArray) -> FloatArray:
         """Return the largest of `inside` over the first rows, and of `after` over the others, for each size."""
         from_the_end = np.maximum.accumulate(after[::-1])
         after_max = np.append(from_the_end[::-1], 0.0)
         inside_max = np.maximum.accumulate(inside)
-        largest: Floats = np.maximum(after_max[self.sizes], inside_max[self.sizes - 1])
+        largest: FloatArray = np.maximum(after_max[self.sizes], inside_max[self.sizes - 1])
         return largest

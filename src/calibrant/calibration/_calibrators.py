@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.calibration._fit import Record, SavedFit, damaged, paired_gain, read_state, stratified_folds
+from calibrant.calibration._fit import SavedFit, damaged, paired_gain, read_state, stratified_folds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import Floats, Places
+from calibrant.core._types import FloatArray, IndexArray, Record
 from calibrant.metrics._confidence import brier_score, expected_calibration_error, log_loss
 from calibrant.metrics._validation import as_numbers, check_confidence, check_confidence_correct
 
@@ -80,7 +80,7 @@ class FittedRows:
     ids: list[str]
 
     @classmethod
-    def of(cls, p: Floats, y: Floats, ids: Sequence[object] | None) -> Self:
+    def of(cls, p: FloatArray, y: FloatArray, ids: Sequence[object] | None) -> Self:
         """Return the digests of rows with confidence `p` and correctness `y`, both of shape (n,)."""
         if ids is not None and (isinstance(ids, str) or len(ids) != len(p)):
             raise ConfigurationError(f"Expected one of ids per row, got {len(ids)} for {len(p)} rows.")
@@ -92,7 +92,7 @@ class FittedRows:
         rows = np.stack([p[order] + 0.0, y[order]]).astype("<f8")
         return cls(digest=hashlib.sha256(rows.tobytes()).hexdigest(), ids=sorted(named))
 
-    def refuse(self, p: Floats, y: Floats, ids: Sequence[object] | None) -> None:
+    def refuse(self, p: FloatArray, y: FloatArray, ids: Sequence[object] | None) -> None:
         """Raise ConfigurationError if all rows, or with ids any of them, belong to the fit.
 
         Rows are compared by name if both the fit and this call name them; else as a whole set.
@@ -165,7 +165,7 @@ class ConfidenceCalibrator(SavedFit):
         self.rows_ = rows
         return self
 
-    def predict(self, confidence: ArrayLike, *, predicted: Sequence[str] | None = None) -> Floats:
+    def predict(self, confidence: ArrayLike, *, predicted: Sequence[str] | None = None) -> FloatArray:
         """Return calibrated confidence, in [0, 1], shape (n,).
 
         Parameters
@@ -239,10 +239,10 @@ class ConfidenceCalibrator(SavedFit):
         return cls.from_record(state)
 
     @abstractmethod
-    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None: ...
+    def _learn(self, p: FloatArray, y: FloatArray, predicted: _Labels) -> None: ...
 
     @abstractmethod
-    def _apply(self, p: Floats, predicted: _Labels) -> Floats: ...
+    def _apply(self, p: FloatArray, predicted: _Labels) -> FloatArray: ...
 
 
 class IdentityCalibrator(ConfidenceCalibrator):
@@ -260,10 +260,10 @@ class IdentityCalibrator(ConfidenceCalibrator):
 
     method = "none"
 
-    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None:
+    def _learn(self, p: FloatArray, y: FloatArray, predicted: _Labels) -> None:
         pass
 
-    def _apply(self, p: Floats, predicted: _Labels) -> Floats:  # noqa: ARG002
+    def _apply(self, p: FloatArray, predicted: _Labels) -> FloatArray:  # noqa: ARG002
         return p
 
 
@@ -293,7 +293,7 @@ class PlattCalibrator(ConfidenceCalibrator):
     slope_: float
     intercept_: float
 
-    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None:  # noqa: ARG002
+    def _learn(self, p: FloatArray, y: FloatArray, predicted: _Labels) -> None:  # noqa: ARG002
         _require_both(y)
         z = _log_odds(p)
         # Platt (1999), section 2.2: t+ = (N+ + 1) / (N+ + 2) and t- = 1 / (N- + 2), the posterior means of both
@@ -313,7 +313,7 @@ class PlattCalibrator(ConfidenceCalibrator):
         self.slope_ = slope / scale
         self.intercept_ = intercept - self.slope_ * centre
 
-    def _apply(self, p: Floats, predicted: _Labels) -> Floats:  # noqa: ARG002
+    def _apply(self, p: FloatArray, predicted: _Labels) -> FloatArray:  # noqa: ARG002
         return _sigmoid(self.slope_ * _log_odds(p) + self.intercept_)
 
 
@@ -340,14 +340,14 @@ class TemperatureCalibrator(ConfidenceCalibrator):
     _parameters = TEMPERATURE
     temperature_: float
 
-    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None:  # noqa: ARG002
+    def _learn(self, p: FloatArray, y: FloatArray, predicted: _Labels) -> None:  # noqa: ARG002
         _require_both(y)
         z = _log_odds(p)
         self.temperature_ = 1.0 / best_inverse_temperature(
             lambda s: float(np.mean((_sigmoid(s * z) - y) * z))
         )
 
-    def _apply(self, p: Floats, predicted: _Labels) -> Floats:  # noqa: ARG002
+    def _apply(self, p: FloatArray, predicted: _Labels) -> FloatArray:  # noqa: ARG002
         return _sigmoid(_log_odds(p) / self.temperature_)
 
 
@@ -372,10 +372,10 @@ class IsotonicCalibrator(ConfidenceCalibrator):
     """
 
     method = "isotonic"
-    x_: Floats
-    y_: Floats
+    x_: FloatArray
+    y_: FloatArray
 
-    def _learn(self, p: Floats, y: Floats, predicted: _Labels) -> None:  # noqa: ARG002
+    def _learn(self, p: FloatArray, y: FloatArray, predicted: _Labels) -> None:  # noqa: ARG002
         from sklearn.isotonic import IsotonicRegression  # noqa: PLC0415 - heavy, and needed only here
 
         _require_both(y)
@@ -383,7 +383,7 @@ class IsotonicCalibrator(ConfidenceCalibrator):
         self.x_ = curve.X_thresholds_
         self.y_ = curve.y_thresholds_
 
-    def _apply(self, p: Floats, predicted: _Labels) -> Floats:  # noqa: ARG002
+    def _apply(self, p: FloatArray, predicted: _Labels) -> FloatArray:  # noqa: ARG002
         return np.interp(p, self.x_, self.y_)
 
     def _learned(self) -> dict[str, Any]:
@@ -419,23 +419,23 @@ def best_inverse_temperature(slope: Callable[[float], float]) -> float:
     return float(brentq(slope, _LEAST, _MOST, xtol=1e-15, rtol=1e-14))
 
 
-def _logistic_fit(z: Floats, y: Floats) -> tuple[float, float]:
+def _logistic_fit(z: FloatArray, y: FloatArray) -> tuple[float, float]:
     """Return slope and intercept of the logistic curve that fits targets in [0, 1] best."""
     from scipy.optimize import minimize  # noqa: PLC0415 - `import calibrant` must not load scipy
 
     design = np.stack([z, np.ones_like(z)], axis=1)
 
-    def loss(w: Floats) -> float:
+    def loss(w: FloatArray) -> float:
         t = design @ w
         return float(np.mean(np.logaddexp(0.0, t) - y * t))
 
-    def gradient(w: Floats) -> Floats:
-        found: Floats = design.T @ (_sigmoid(design @ w) - y) / len(y)
+    def gradient(w: FloatArray) -> FloatArray:
+        found: FloatArray = design.T @ (_sigmoid(design @ w) - y) / len(y)
         return found
 
-    def hessian(w: Floats) -> Floats:
+    def hessian(w: FloatArray) -> FloatArray:
         p = _sigmoid(design @ w)
-        found: Floats = (design.T * (p * (1.0 - p))) @ design / len(y)
+        found: FloatArray = (design.T * (p * (1.0 - p))) @ design / len(y)
         return found
 
     # Convex; targets strictly between 0 and 1 have a minimum.
@@ -444,18 +444,18 @@ def _logistic_fit(z: Floats, y: Floats) -> tuple[float, float]:
     return float(found.x[0]), float(found.x[1])
 
 
-def _log_odds(p: Floats) -> Floats:
+def _log_odds(p: FloatArray) -> FloatArray:
     q = np.clip(p, _CLIP, 1.0 - _CLIP)
     return np.log(q / (1.0 - q))
 
 
-def _sigmoid(z: Floats) -> Floats:
+def _sigmoid(z: FloatArray) -> FloatArray:
     from scipy.special import expit  # noqa: PLC0415 - `import calibrant` must not load scipy
 
     return np.asarray(expit(z), dtype=np.float64)
 
 
-def _require_both(y: Floats) -> None:
+def _require_both(y: FloatArray) -> None:
     if y.min() == y.max():
         what = "right" if y[0] == 1.0 else "wrong"
         raise ConfigurationError(
@@ -513,7 +513,7 @@ class PerLabelCalibrator(ConfidenceCalibrator):
             raise ConfigurationError(f"Expected base as one of {get_args(CalibratorMethod)}, got {base!r}.")
         self.base = base
 
-    def _learn(self, p: Floats, y: Floats, predicted: Sequence[str] | None) -> None:
+    def _learn(self, p: FloatArray, y: FloatArray, predicted: Sequence[str] | None) -> None:
         names = _checked_labels(predicted, len(p))
         kind = _KINDS[self.base]
         self.pooled_ = kind().fit(p, y)
@@ -522,7 +522,7 @@ class PerLabelCalibrator(ConfidenceCalibrator):
             rows = names == label
             self.by_label_[label] = kind().fit(p[rows], y[rows])
 
-    def _apply(self, p: Floats, predicted: Sequence[str] | None) -> Floats:
+    def _apply(self, p: FloatArray, predicted: Sequence[str] | None) -> FloatArray:
         names = _checked_labels(predicted, len(p))
         result = self.pooled_.predict(p)
         for label, calibrator in self.by_label_.items():
@@ -694,7 +694,7 @@ def select_calibrator(
     )
 
 
-def _sufficient_labels(names: NDArray[np.object_], y: Floats) -> list[str]:
+def _sufficient_labels(names: NDArray[np.object_], y: FloatArray) -> list[str]:
     """Return the predicted labels with enough rows for a calibrator of their own, sorted."""
     labels, group = np.unique(names.astype(str), return_inverse=True)
     n = np.bincount(group)
@@ -705,11 +705,11 @@ def _sufficient_labels(names: NDArray[np.object_], y: Floats) -> list[str]:
 
 def _held_out(
     make: Callable[[], ConfidenceCalibrator],
-    p: Floats,
-    y: Floats,
+    p: FloatArray,
+    y: FloatArray,
     names: NDArray[np.object_] | None,
-    fold: Places,
-) -> Floats:
+    fold: IndexArray,
+) -> FloatArray:
     """Return the calibrated confidence of held-out rows in cross-validation, shape (n,)."""
     result = np.empty_like(p)
     for k in range(int(fold.max()) + 1):
@@ -721,7 +721,7 @@ def _held_out(
     return result
 
 
-def _reason(chosen: str, losses: Mapping[str, Floats]) -> str:
+def _reason(chosen: str, losses: Mapping[str, FloatArray]) -> str:
     best = chosen if chosen != "none" else min(losses, key=lambda name: float(losses[name].mean()))
     if best == "none":
         n = len(losses["none"])

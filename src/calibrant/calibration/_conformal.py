@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from calibrant.calibration._fit import log_normalise
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._installation import install_command
-from calibrant.core._prediction import Bools, Floats, Places
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._validation import check_answers, check_log_probabilities, check_number
 
 ConformalMethod: TypeAlias = Literal["lac", "aps"]
@@ -60,8 +60,8 @@ class ConformalSets:
             raise ConfigurationError(f"Expected method 'lac' or 'aps', got {method!r}.")
         self.method = method
         self._mapie = _open_mapie()
-        self._rows: Floats | None = None
-        self._answers: Places | None = None
+        self._rows: FloatArray | None = None
+        self._answers: IndexArray | None = None
 
     def fit(self, log_probabilities: ArrayLike, answers: ArrayLike) -> Self:
         """Store the labelled rows that the prediction sets are calibrated on.
@@ -87,7 +87,7 @@ class ConformalSets:
         self._answers = positions
         return self
 
-    def predict(self, log_probabilities: ArrayLike, *, level: float = 0.9) -> Bools:
+    def predict(self, log_probabilities: ArrayLike, *, level: float = 0.9) -> BoolArray:
         """Return the prediction sets as a mask of labels, shape (m, L).
 
         Parameters
@@ -118,7 +118,7 @@ class ConformalSets:
             _reported(self.n_labels_), confidence_level=wished, conformity_score=self.method, prefit=True
         ).conformalize(self._rows, self._answers)
         _, sets = conformal.predict_set(np.exp(log_normalise(rows)))
-        result: Bools = np.asarray(sets[:, :, 0], dtype=bool)
+        result: BoolArray = np.asarray(sets[:, :, 0], dtype=bool)
         return result
 
 
@@ -140,15 +140,15 @@ def _reported(n_labels: int) -> Any:  # noqa: ANN401  (a scikit-learn estimator)
         def __init__(self) -> None:
             self.classes_ = np.arange(n_labels)
 
-        def fit(self, rows: Floats, answers: object) -> Self:
+        def fit(self, rows: FloatArray, answers: object) -> Self:
             del rows, answers
             return self
 
-        def predict_proba(self, rows: Floats) -> Floats:
+        def predict_proba(self, rows: FloatArray) -> FloatArray:
             return np.asarray(rows)
 
-        def predict(self, rows: Floats) -> Places:
-            found: Places = np.asarray(rows).argmax(axis=1)
+        def predict(self, rows: FloatArray) -> IndexArray:
+            found: IndexArray = np.asarray(rows).argmax(axis=1)
             return found
 
     return Reported()

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Bools, Floats, Interval, Places
+from calibrant.core._prediction import Interval
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._intervals import wilson_limits
 from calibrant.metrics._validation import as_numbers, check_level, normal_quantile
 
@@ -286,10 +287,10 @@ class _LabelledPile:
     """
 
     labels: tuple[str, ...]
-    codes: Places
-    probabilities: Floats
-    drawn: Places
-    truth: Places
+    codes: IndexArray
+    probabilities: FloatArray
+    drawn: IndexArray
+    truth: IndexArray
 
     @classmethod
     def asked(  # noqa: PLR0913 (keyword-only options)
@@ -353,7 +354,7 @@ def _checked_budget(budget: int, n: int) -> int:
     return budget
 
 
-def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> Floats:
+def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> FloatArray:
     """Return probabilities of n rows, shape (n,) or, with two axes allowed, (n, L)."""
     found = as_numbers("probabilities", given)
     if not 1 <= found.ndim <= n_axes or len(found) != n:
@@ -366,7 +367,7 @@ def _checked(given: ArrayLike, n: int, *, n_axes: int = 2) -> Floats:
     return found
 
 
-def _spread(found: Floats, codes: Places, *, n_labels: int) -> Floats:
+def _spread(found: FloatArray, codes: IndexArray, *, n_labels: int) -> FloatArray:
     """Return the probability of each label, shape (N, L)."""
     n = len(codes)
     if found.ndim == 2 and found.shape[1] != n_labels:
@@ -383,7 +384,7 @@ def _spread(found: Floats, codes: Places, *, n_labels: int) -> Floats:
     return spread if found.ndim == 1 else np.where(known, found, spread)
 
 
-def _mean(values: Floats, by: Floats, drawn: Places, *, level: float) -> Estimate:
+def _mean(values: FloatArray, by: FloatArray, drawn: IndexArray, *, level: float) -> Estimate:
     """Return the mean over all rows of values in [0, 1] that are known for the rows drawn.
 
     Parameters
@@ -440,7 +441,7 @@ def _of_a_pile(size: float, n_pile: int) -> int:
     return math.ceil(size * n_pile / (n_pile - 1 + size) - 1e-9)
 
 
-def _corrected(values: Floats, by: Floats, drawn: Places) -> tuple[float, float]:
+def _corrected(values: FloatArray, by: FloatArray, drawn: IndexArray) -> tuple[float, float]:
     """Return the unbiased estimate of the mean over all rows, and the sum of squares that the slopes leave."""
     n = len(values)
     n_pile = len(by)
@@ -456,7 +457,7 @@ def _corrected(values: Floats, by: Floats, drawn: Places) -> tuple[float, float]
     return float(values.mean()) + (n_pile - n) / n_pile * shift, left
 
 
-def _slopes(x: Floats, y: Floats, *, least: float) -> Floats:
+def _slopes(x: FloatArray, y: FloatArray, *, least: float) -> FloatArray:
     """Return for each row the slope of y by x, both centred, over the other rows, shrunk by adjusted R squared.
 
     As in PPI++ it is 1 at most and 0 at least. The variance of x is `least` at least, that of the whole pile: where the
@@ -467,8 +468,8 @@ def _slopes(x: Floats, y: Floats, *, least: float) -> Floats:
         return np.zeros(n)
     share = n / (n - 1.0)
 
-    def product(a: Floats, b: Floats) -> Floats:
-        of_others: Floats = (a * b).sum() - share * a * b
+    def product(a: FloatArray, b: FloatArray) -> FloatArray:
+        of_others: FloatArray = (a * b).sum() - share * a * b
         return of_others
 
     xx = np.maximum(product(x, x), least * (n - 1.0))
@@ -476,16 +477,16 @@ def _slopes(x: Floats, y: Floats, *, least: float) -> Floats:
     xy = product(x, y)
     explained = np.clip(xy * xy / np.maximum(xx * yy, 1e-24), 0.0, 1.0)
     adjusted = np.maximum(1.0 - (1.0 - explained) * (n - 2.0) / (n - 3.0), 0.0)
-    slopes: Floats = adjusted / np.maximum(explained, 1e-12) * xy / np.maximum(xx, 1e-12)
+    slopes: FloatArray = adjusted / np.maximum(explained, 1e-12) * xy / np.maximum(xx, 1e-12)
     return slopes.clip(0.0, 1.0)
 
 
-def _true_and_hit(pile: _LabelledPile, right: Bools) -> tuple[Floats, Floats]:
+def _true_and_hit(pile: _LabelledPile, right: BoolArray) -> tuple[FloatArray, FloatArray]:
     """Return the estimated shares of all rows that have each label, and that have it and are predicted so."""
     true = np.zeros(len(pile.labels))
     hit = np.zeros(len(pile.labels))
 
-    def share(flags: Bools, by: Floats) -> float:
+    def share(flags: BoolArray, by: FloatArray) -> float:
         mean, _ = _corrected(flags.astype(np.float64), by, pile.drawn)
         return max(mean, float(flags.sum()) / len(pile))
 
@@ -497,7 +498,7 @@ def _true_and_hit(pile: _LabelledPile, right: Bools) -> tuple[Floats, Floats]:
     return true, hit
 
 
-def _macro_f1(pile: _LabelledPile, right: Bools, *, level: float) -> Estimate:
+def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimate:
     """Return macro F1, its interval by linearisation: F1 is 2 TP / (predicted + true) for each label."""
     n = len(pile.drawn)
     n_pile = len(pile)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, Self, TypeAlias
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,8 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, NotFittedError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import Floats, Places
+from calibrant.core._types import FloatArray, IndexArray, Record
 from calibrant.metrics._validation import check_number
-
-Record: TypeAlias = Mapping[str, Any]
-"""Values of a JSON object."""
 
 _MAKE: Final = "fit and save it"
 # What is read from answers never falls below 1e-12; less than that is a bound and no measurement.
@@ -147,20 +144,20 @@ class SavedFit(ABC):
             raise ConfigurationError(f"Expected method {method!r}, got {record['method']!r}.")
 
 
-def log_normalise(rows: Floats) -> Floats:
+def log_normalise(rows: FloatArray) -> FloatArray:
     """Return `rows`, shape (n, L), shifted so that the exponentials of each row sum to 1."""
     shifted = rows - rows.max(axis=1, keepdims=True)
     total = np.exp(shifted).sum(axis=1, keepdims=True)
-    normalised: Floats = shifted - np.log(total)
+    normalised: FloatArray = shifted - np.log(total)
     return normalised
 
 
-def log_losses(log_p: Floats, answers: NDArray[Any]) -> Floats:
+def log_losses(log_p: FloatArray, answers: NDArray[Any]) -> FloatArray:
     """Return ``-log p(answer)`` of each normalised row, shape (n,), in nats, >= 0.
 
     Of distributions, shape (n, L), instead of positions, it is the cross-entropy.
     """
-    found: Floats = (
+    found: FloatArray = (
         log_p[np.arange(len(log_p)), answers] if answers.ndim == 1 else (answers * log_p).sum(axis=1)
     )
     return -found
@@ -192,7 +189,7 @@ class PairedGain:
         return self.mean > self.standard_error + _ROUNDING
 
 
-def paired_gain(before: Floats, after: Floats) -> PairedGain:
+def paired_gain(before: FloatArray, after: FloatArray) -> PairedGain:
     """Return the decrease of the mean loss over the same n rows, from losses of shape (n,)."""
     difference = before - after
     n = len(difference)
@@ -205,7 +202,7 @@ def paired_gain(before: Floats, after: Floats) -> PairedGain:
     )
 
 
-def stratified_folds(groups: NDArray[Any], n_folds: int, rng: np.random.Generator) -> Places:
+def stratified_folds(groups: NDArray[Any], n_folds: int, rng: np.random.Generator) -> IndexArray:
     """Return a random fold for each row, shape (n,), with each group spread evenly over the folds."""
     order = rng.permutation(len(groups))
     order = order[np.argsort(groups[order], kind="stable")]

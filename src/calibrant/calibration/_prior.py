@@ -8,9 +8,10 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.calibration._fit import Record, SavedFit, log_losses, log_normalise, paired_gain
+from calibrant.calibration._fit import SavedFit, log_losses, log_normalise, paired_gain
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Floats, Places, Prediction
+from calibrant.core._prediction import Prediction
+from calibrant.core._types import FloatArray, IndexArray, Record
 from calibrant.metrics._validation import (
     as_numbers,
     as_rows,
@@ -119,12 +120,12 @@ class LabelPriorCorrection(SavedFit):
     [[0.75, 0.25], [0.33, 0.67]]
     """
 
-    prior_: Floats
-    divisor_: Floats
+    prior_: FloatArray
+    divisor_: FloatArray
     n_rows_: int
     strength_: float
-    _mean: Floats  # prior_ before the floor
-    _wins: Floats | None  # shares of rows won; None where nothing is guarded
+    _mean: FloatArray  # prior_ before the floor
+    _wins: FloatArray | None  # shares of rows won; None where nothing is guarded
     _weight: float  # sum of the weights of all rows
     _kind = "label-prior correction"
     _fitted = "prior_"
@@ -250,7 +251,7 @@ class LabelPriorCorrection(SavedFit):
         self._learn_strength(rows, check_answers(answers, rows))
         return self
 
-    def transform(self, log_probabilities: ArrayLike) -> Floats:
+    def transform(self, log_probabilities: ArrayLike) -> FloatArray:
         """Return corrected log-probabilities, normalised and finite.
 
         Parameters
@@ -307,7 +308,7 @@ class LabelPriorCorrection(SavedFit):
         restored._derive()
         return restored
 
-    def _absorb(self, rows: Floats, weights: Floats) -> None:
+    def _absorb(self, rows: FloatArray, weights: FloatArray) -> None:
         """Update the running means with weighted rows."""
         before = self._weight
         self._weight += float(weights.sum())
@@ -333,7 +334,7 @@ class LabelPriorCorrection(SavedFit):
         self.prior_.setflags(write=False)
         self.divisor_.setflags(write=False)
 
-    def _learn_strength(self, rows: Floats, answers: Places) -> None:
+    def _learn_strength(self, rows: FloatArray, answers: IndexArray) -> None:
         # Answers tell rare labels from suppressed ones.
         self._wins = None
         self._derive()
@@ -344,7 +345,7 @@ class LabelPriorCorrection(SavedFit):
         self.strength_ = strength if paired_gain(before, after).helps else 0.0
 
 
-def _guarded_prior(prior: Floats, wins: Floats) -> Floats | None:
+def _guarded_prior(prior: FloatArray, wins: FloatArray) -> FloatArray | None:
     """Return the prior to divide by, or None if the rows show no bias towards a label.
 
     Parameters
@@ -376,7 +377,7 @@ def _check_frequencies(frequencies: ArrayLike) -> tuple[float, ...]:
     return tuple(given.tolist())
 
 
-def _check_weights(weights: ArrayLike, rows: Floats) -> Floats:
+def _check_weights(weights: ArrayLike, rows: FloatArray) -> FloatArray:
     given = as_numbers("weights", weights)
     is_legal = (given > 0.0) & (given <= 1.0)
     if given.shape != (len(rows),) or not is_legal.all():
@@ -386,7 +387,7 @@ def _check_weights(weights: ArrayLike, rows: Floats) -> Floats:
     return given
 
 
-def _stored_shares(values: Any, n_labels: int) -> Floats:  # noqa: ANN401 - any JSON value
+def _stored_shares(values: Any, n_labels: int) -> FloatArray:  # noqa: ANN401 - any JSON value
     """Return stored shares of the labels; raise an error if they are no distribution over them."""
     shares = np.array(values, dtype=np.float64)
     is_legal = shares.shape == (n_labels,) and (shares >= 0.0).all()
@@ -395,12 +396,12 @@ def _stored_shares(values: Any, n_labels: int) -> Floats:  # noqa: ANN401 - any 
     return shares
 
 
-def divided(log_p: Floats, prior: Floats, strength: float) -> Floats:
+def divided(log_p: FloatArray, prior: FloatArray, strength: float) -> FloatArray:
     """Return the logarithm of ``p / prior^strength``, rows normalised, shape (n, L)."""
     return log_normalise(log_p - strength * np.log(prior))
 
 
-def best_strength(log_p: Floats, answers: Places, prior: Floats) -> float:
+def best_strength(log_p: FloatArray, answers: IndexArray, prior: FloatArray) -> float:
     """Return the strength in [0, 2] with the least mean log loss.
 
     Parameters

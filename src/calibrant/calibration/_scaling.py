@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_temperature
-from calibrant.calibration._fit import FLOOR, Record, SavedFit, log_normalise, stratified_folds
+from calibrant.calibration._fit import FLOOR, SavedFit, log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Floats, Places
+from calibrant.core._types import FloatArray, IndexArray, Record
 from calibrant.metrics._validation import (
     HUGE,
     as_numbers,
@@ -67,7 +67,7 @@ class DistributionScaling(SavedFit):
         self.n_labels_ = rows.shape[1]
         return self
 
-    def transform(self, log_probabilities: ArrayLike) -> Floats:
+    def transform(self, log_probabilities: ArrayLike) -> FloatArray:
         """Return scaled log-probabilities, normalised and finite, of the shape given.
 
         Parameters
@@ -98,10 +98,10 @@ class DistributionScaling(SavedFit):
         return scaling
 
     @abstractmethod
-    def _learn(self, rows: Floats, answers: Places) -> None: ...
+    def _learn(self, rows: FloatArray, answers: IndexArray) -> None: ...
 
     @abstractmethod
-    def _scaled(self, rows: Floats) -> Floats: ...
+    def _scaled(self, rows: FloatArray) -> FloatArray: ...
 
 
 class TemperatureScaling(DistributionScaling):
@@ -129,7 +129,7 @@ class TemperatureScaling(DistributionScaling):
     _parameters = TEMPERATURE
     temperature_: float
 
-    def _learn(self, rows: Floats, answers: Places) -> None:
+    def _learn(self, rows: FloatArray, answers: IndexArray) -> None:
         truth = rows[np.arange(len(rows)), answers]
         if np.ptp(rows) > 0.0 and (truth >= rows.max(axis=1)).all():
             raise ConfigurationError(
@@ -143,7 +143,7 @@ class TemperatureScaling(DistributionScaling):
 
         self.temperature_ = 1.0 / best_inverse_temperature(slope)
 
-    def _scaled(self, rows: Floats) -> Floats:
+    def _scaled(self, rows: FloatArray) -> FloatArray:
         return rows / self.temperature_
 
 
@@ -179,13 +179,13 @@ class VectorScaling(DistributionScaling):
     """
 
     method = "vector"
-    weight_: Floats
-    offset_: Floats
+    weight_: FloatArray
+    offset_: FloatArray
 
     def __init__(self, *, l2: float = 1.0) -> None:
         self.l2 = check_number("l2", l2, "(0, 1e6]")
 
-    def _learn(self, rows: Floats, answers: Places) -> None:
+    def _learn(self, rows: FloatArray, answers: IndexArray) -> None:
         n_labels = rows.shape[1]
         found = _penalised_fit(
             np.stack([np.ones(n_labels), np.zeros(n_labels)]),
@@ -198,7 +198,7 @@ class VectorScaling(DistributionScaling):
         self.weight_ = found[0].copy()
         self.offset_ = found[1].copy()
 
-    def _scaled(self, rows: Floats) -> Floats:
+    def _scaled(self, rows: FloatArray) -> FloatArray:
         return rows * self.weight_ + self.offset_
 
     def _learned(self) -> dict[str, Any]:
@@ -215,13 +215,13 @@ class VectorScaling(DistributionScaling):
         self.offset_ = both[1].copy()
 
 
-def _logits(rows: Floats) -> Floats:
+def _logits(rows: FloatArray) -> FloatArray:
     return np.maximum(log_normalise(rows), FLOOR)
 
 
 def held_out_answer_probability(
     log_probabilities: ArrayLike, answers: ArrayLike, *, rng: np.random.Generator | int | None = None
-) -> Floats:
+) -> FloatArray:
     """Return the cross-fitted probability of the true label of each row.
 
     The least probable answers are those to look at first: a wrong answer in the data, or the classifier's worst
@@ -274,7 +274,7 @@ def held_out_answer_probability(
     return np.maximum(found, np.finfo(np.float64).tiny)
 
 
-def _matrix_scaling(rows: Floats, answers: Places) -> tuple[Floats, Floats]:
+def _matrix_scaling(rows: FloatArray, answers: IndexArray) -> tuple[FloatArray, FloatArray]:
     """Return W (L, L) and b (L,) that minimise log loss plus ``(|W - I|^2 + |b|^2) / (2 n)``.
 
     The pull to doing nothing weighs as much as one row, as in `VectorScaling`: a label without rows is not ruled out.
@@ -292,14 +292,14 @@ def _matrix_scaling(rows: Floats, answers: Places) -> tuple[Floats, Floats]:
 
 
 def _penalised_fit(
-    start: Floats,
-    answers: Places,
+    start: FloatArray,
+    answers: IndexArray,
     *,
-    logits: Callable[[Floats], Floats],
-    slope: Callable[[Floats], Floats],
+    logits: Callable[[FloatArray], FloatArray],
+    slope: Callable[[FloatArray], FloatArray],
     l2: float = 1.0,
     options: Mapping[str, float],
-) -> Floats:
+) -> FloatArray:
     """Return the parameters x, shape (k, L), that minimise log loss plus ``l2 |x - start|^2 / (2 n)``.
 
     `logits` makes logits of shape (n, L) of x, and `slope` the gradient of x of that of the logits. The loss is
@@ -310,7 +310,7 @@ def _penalised_fit(
     n = len(answers)
     onehot = np.eye(start.shape[1])[answers]
 
-    def loss(x: Floats) -> tuple[float, Floats]:
+    def loss(x: FloatArray) -> tuple[float, FloatArray]:
         moved = x.reshape(start.shape)
         log_p = log_normalise(logits(start + moved))
         gap = (np.exp(log_p) - onehot) / n
@@ -319,5 +319,5 @@ def _penalised_fit(
         return value + penalty, (slope(gap) + l2 * moved / n).ravel()
 
     found = minimize(loss, np.zeros(start.size), jac=True, method="L-BFGS-B", options=dict(options))
-    moved: Floats = found.x.reshape(start.shape)
+    moved: FloatArray = found.x.reshape(start.shape)
     return start + moved

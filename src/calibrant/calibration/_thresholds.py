@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Bools, Floats, Interval, Places, read_only
+from calibrant.core._prediction import Interval, read_only
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._validation import check_confidence_correct, check_number
 
 ThresholdFamily: TypeAlias = Literal["very-high", "moderately-high", "well-spread", "custom"]
@@ -135,7 +136,7 @@ def suggest_thresholds(confidence: ArrayLike, correct: ArrayLike) -> ThresholdSu
     )
 
 
-def _family(right: Floats) -> tuple[ThresholdFamily, float, float]:
+def _family(right: FloatArray) -> tuple[ThresholdFamily, float, float]:
     """Return the usual thresholds that fit the confidence of right answers best, else ``custom``."""
     median = float(np.median(right))
     nearest = _FAMILIES.index(_nearest(median))
@@ -154,7 +155,7 @@ def _log_odds(p: float) -> float:
     return log(clipped / (1.0 - clipped))
 
 
-def _median(values: Floats) -> Interval:
+def _median(values: FloatArray) -> Interval:
     """Return the median of sorted values with an exact confidence interval, from their ranks."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
@@ -170,7 +171,7 @@ def _median(values: Floats) -> Interval:
     )
 
 
-def _divide(right: Floats, wrong: Floats, high: float) -> float:
+def _divide(right: FloatArray, wrong: FloatArray, high: float) -> float:
     """Return the confidence below `high` that best separates right from wrong predictions."""
     candidates = np.unique(np.concatenate([right, wrong]))
     candidates = candidates[(candidates > _LEAST) & (candidates < high)]
@@ -193,9 +194,9 @@ def _rounded_down(value: float) -> float:
 
 
 def _warnings(
-    p: Floats,
-    right: Floats,
-    wrong: Floats,
+    p: FloatArray,
+    right: FloatArray,
+    wrong: FloatArray,
     cluster: Interval,
     *,
     family: ThresholdFamily,
@@ -333,7 +334,7 @@ class CertifiedClassThresholds:
     target_accuracy: float
     delta: float
 
-    def accepts(self, confidence: ArrayLike, predicted: Sequence[str]) -> Bools:
+    def accepts(self, confidence: ArrayLike, predicted: Sequence[str]) -> BoolArray:
         """Return a mask of accepted answers, shape (n,); False for labels without a threshold.
 
         Raises
@@ -344,7 +345,7 @@ class CertifiedClassThresholds:
         p, _ = check_confidence_correct(confidence, np.zeros(len(predicted)))
         per_row = [self.thresholds.get(label) for label in predicted]
         least = [np.inf if t is None or t.threshold is None else t.threshold for t in per_row]
-        result: Bools = p >= np.array(least)
+        result: BoolArray = p >= np.array(least)
         return result
 
 
@@ -415,7 +416,7 @@ def certify_threshold(
     return replace(stricter, n_repeats=len(p) - len(first))
 
 
-def _first_of_groups(groups: ArrayLike, n: int) -> Places:
+def _first_of_groups(groups: ArrayLike, n: int) -> IndexArray:
     """Return the ascending places of the first row of each group."""
     numbers = np.asarray(groups)
     if numbers.shape != (n,):
@@ -431,7 +432,7 @@ def _strictness(found: CertifiedThreshold) -> float:
 
 
 def _certify_rows(
-    p: Floats, y: Floats, *, target: float, level: float, start: float | None
+    p: FloatArray, y: FloatArray, *, target: float, level: float, start: float | None
 ) -> CertifiedThreshold:
     """Return the certified threshold of independent rows; see `certify_threshold`."""
     cells, n, k = rows_at_thresholds(p, y)
@@ -535,7 +536,7 @@ def certify_class_thresholds(
 
 
 @lru_cache(maxsize=1)
-def candidate_thresholds() -> Floats:
+def candidate_thresholds() -> FloatArray:
     """Return the candidate thresholds in descending order, from 1 to 0.
 
     Thousandths, and two digits of the distance to 0 and 1 below that, down to 1e-12: most models
@@ -547,7 +548,9 @@ def candidate_thresholds() -> Floats:
     return read_only(sorted(values, reverse=True))
 
 
-def rows_at_thresholds(confidence: Floats, correct: Floats) -> tuple[Places, Places, Places]:
+def rows_at_thresholds(
+    confidence: FloatArray, correct: FloatArray
+) -> tuple[IndexArray, IndexArray, IndexArray]:
     """Return positions of distinct thresholds, and the numbers of accepted and of right rows there.
 
     Of thresholds that accept the same rows only the highest matters: nothing is claimed about
@@ -577,13 +580,13 @@ def first_rows(n: int, *, target_accuracy: float, delta: float) -> int:
 
 
 def last_certified(
-    n: Places,
-    k: Places,
-    started: Bools,
+    n: IndexArray,
+    k: IndexArray,
+    started: BoolArray,
     *,
     target_accuracy: float,
     delta: float,
-) -> Places:
+) -> IndexArray:
     """Return the position of the last threshold that is tested before the first one that fails; -1 without any.
 
     A threshold is tested where one wrong answer more is allowed than at the one before, or than half the usual distance
@@ -612,20 +615,20 @@ def last_certified(
     # Of thresholds that accept the same rows, the highest: all of them passed.
     accepted = np.take_along_axis(n, last[..., None], axis=-1)
     highest = (n == accepted).argmax(axis=-1)
-    result: Places = np.where(chain.any(axis=-1), highest, -1)
+    result: IndexArray = np.where(chain.any(axis=-1), highest, -1)
     return result
 
 
-def _most_wrong(n: Places, *, target_accuracy: float, delta: float) -> Floats:
+def _most_wrong(n: IndexArray, *, target_accuracy: float, delta: float) -> FloatArray:
     """Return the number of wrong answers among n with which the exact test passes; -1 without any."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
     fewest_right = binom.isf(delta, np.maximum(n, 0), target_accuracy) + 1.0
-    most: Floats = np.maximum(n - fewest_right, -1.0)
+    most: FloatArray = np.maximum(n - fewest_right, -1.0)
     return most
 
 
-def _additional_rows(n: Places, k: Places, first: int, *, target: float, delta: float) -> int | None:
+def _additional_rows(n: IndexArray, k: IndexArray, first: int, *, target: float, delta: float) -> int | None:
     """Return the number of further rows that would certify a threshold at its observed accuracy."""
     from scipy.stats import binom  # noqa: PLC0415  (heavy)
 
@@ -636,9 +639,9 @@ def _additional_rows(n: Places, k: Places, first: int, *, target: float, delta: 
     observed = k[promising] / n[promising]
     coverage = n[promising] / total
 
-    def fails(rows: Floats) -> Bools:
+    def fails(rows: FloatArray) -> BoolArray:
         right = np.floor(observed * rows + 1e-9)
-        found: Bools = binom.sf(right - 1.0, rows, target) > delta
+        found: BoolArray = binom.sf(right - 1.0, rows, target) > delta
         return found
 
     low = np.zeros(len(observed))

@@ -24,11 +24,11 @@ from calibrant.cascade._rules import KeepRule
 from calibrant.cascade.automix._frontier import bin_numbers
 from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import JsonObject
 from calibrant.core._fingerprint import Fingerprint, sha256_of
 from calibrant.core._ranks import tie_keys
+from calibrant.core._types import BoolArray, FloatArray, JsonObject
 from calibrant.inference._classifier import Classifier
-from calibrant.metrics._validation import Bools, Floats, check_number
+from calibrant.metrics._validation import check_number
 
 Thresholds: TypeAlias = float | Sequence[float]
 _Rule: TypeAlias = Callable[[Assessment, str | None, str], bool]
@@ -40,7 +40,7 @@ class EscalationRule(Protocol):
     One whose ``route`` has a parameter ``answers`` is given the labels as well, one with ``texts`` the texts.
     """
 
-    def route(self, verifier_score: Floats) -> Bools:
+    def route(self, verifier_score: FloatArray) -> BoolArray:
         """Return the mask of escalated rows, bool, shape (n,), for confidences in [0, 1], shape (n,)."""
         ...
 
@@ -329,7 +329,7 @@ def _route_record(rule: EscalationRule, labels: Sequence[str]) -> JsonObject:
     """Return a rule's class and a digest of its decisions; the full rule if decisions depend on texts."""
     if isinstance(rule, KeepRule) and rule.splits:
         return {"class": type(rule).__qualname__, **rule.to_record()}
-    route: Callable[..., Bools] = rule.route
+    route: Callable[..., BoolArray] = rule.route
     # A rule may be any object: its decisions on a grid tell it from others.
     scores = np.linspace(0.0, 1.0, 1001)
     if "answers" in inspect.signature(route).parameters:

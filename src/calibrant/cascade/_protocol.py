@@ -27,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import JsonObject, Record
 from calibrant.core._prediction import Prediction, Usage
+from calibrant.core._types import FloatArray, JsonObject, Record
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
-from calibrant.metrics._validation import Floats, check_number
+from calibrant.metrics._validation import check_number
 
 EscalationOrder: TypeAlias = Literal["small_to_large", "size", "declared", "cost", "automix"]
 
@@ -281,7 +281,7 @@ class Calibrator(Protocol):
     ``fingerprint`` is used in a cascade only with the classifier that this belongs to.
     """
 
-    def predict(self, confidence: Floats, /) -> Floats:
+    def predict(self, confidence: FloatArray, /) -> FloatArray:
         """Return calibrated confidence in [0, 1], shape (n,), like `confidence`."""
         ...
 

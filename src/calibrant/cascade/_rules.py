@@ -14,7 +14,8 @@ from pydantic import PlainSerializer, PlainValidator
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._ranks import DEFAULT_KEY, check_key, tie_ranks
-from calibrant.metrics._validation import Bools, Floats, Places, check_number
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
+from calibrant.metrics._validation import check_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +112,7 @@ class KeepRule:
         """Confidence at which ties are split; None if no ties are split."""
         return self.edges[0] if self.splits else None
 
-    def accepts(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> Bools:
+    def accepts(self, confidence: ArrayLike, ranks: ArrayLike | None = None) -> BoolArray:
         """Return the mask of kept answers, shape (n,); NaN confidence is never kept.
 
         Parameters
@@ -128,7 +129,7 @@ class KeepRule:
         """
         p = np.asarray(confidence, dtype=np.float64)
         places = np.searchsorted(self.edges, p, side="right")
-        kept: Bools = np.array(self.keeps)[places] & ~np.isnan(p)
+        kept: BoolArray = np.array(self.keeps)[places] & ~np.isnan(p)
         if not self.splits:
             return kept
         if ranks is None:
@@ -141,7 +142,7 @@ class KeepRule:
         kept &= is_early | (p != self.edges[0])
         return kept
 
-    def route(self, verifier_score: ArrayLike, *, texts: Sequence[str | int] | None = None) -> Bools:
+    def route(self, verifier_score: ArrayLike, *, texts: Sequence[str | int] | None = None) -> BoolArray:
         """Return the mask of answers escalated to the next model, shape (n,).
 
         Parameters
@@ -193,8 +194,8 @@ class Route(NamedTuple):
         The models that were called.
     """
 
-    answered: Places
-    asked: Bools
+    answered: IndexArray
+    asked: BoolArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +256,7 @@ class KeepPolicy:
         """True if a rule keeps some of the answers tied at one confidence, and escalates the others."""
         return any(rule.splits for rule in self.rules)
 
-    def ranks(self, texts: Sequence[str | int]) -> Floats | None:
+    def ranks(self, texts: Sequence[str | int]) -> FloatArray | None:
         """Return the tie ranks of texts for each rule, shape (len(rules), n); None if no rule needs them."""
         if not self.splits:
             return None

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.cli._tables import with_interval
+from calibrant.core._types import FloatArray
 from calibrant.metrics._remarks import dollars
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
@@ -72,7 +72,7 @@ def _runs_table(saved: Sequence[SavedRows], found: RunComparison) -> list[str]:
     return _table(["run", "rows", "errors", "accuracy (95 %)", "cost"], rows)
 
 
-def _cost(costs: NDArray[np.float64]) -> str:
+def _cost(costs: FloatArray) -> str:
     """Return the sum of costs; a dash where one is unknown."""
     total = float(costs.sum())
     return dollars(None if np.isnan(total) else total)

@@ -12,11 +12,12 @@ from urllib.parse import quote, urlencode
 
 from calibrant.clients._calls import Call, RetryPolicy
 from calibrant.clients._endpoint import redact, resolve_endpoint, secret_texts, server_address
-from calibrant.clients._http import Json, JsonHttp, Reply
+from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._reported import bounded_count, clean_line, reported_mapping
+from calibrant.core._types import Record
 
 if TYPE_CHECKING:
     import aiohttp
@@ -77,7 +78,7 @@ class RemoteBatch:
     failed: int = 0
     errors: tuple[str, ...] = ()
     created: float | None = None
-    metadata: Json = field(default_factory=dict)
+    metadata: Record = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -274,7 +275,7 @@ class BatchApi:
                 return None
             after = last.id
 
-    async def _upload(self, path: Path, seconds: float) -> Json:
+    async def _upload(self, path: Path, seconds: float) -> Record:
         import aiohttp  # noqa: PLC0415 (keeps `import calibrant` light)
 
         with path.open("rb") as file:
@@ -347,7 +348,7 @@ class BatchApi:
             metadata=reported_mapping(record.get("metadata")),
         )
 
-    def _text(self, record: Json, name: str) -> str:
+    def _text(self, record: Record, name: str) -> str:
         text = _clean_name(record.get(name))
         if text is not None:
             return text

@@ -11,13 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._completion import TokenContinuation, Vocabulary
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.core._reported import reported_mapping
 from calibrant.core._schema import SchemaNode, with_inner_schemas
+from calibrant.core._types import BoolArray, SingleArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -357,7 +357,7 @@ class Sampler:
         """Queue tokens that `draw` returns before any sampled one."""
         self._planned.extend(tokens)
 
-    def draw(self, logits: NDArray[np.float32], allowed: NDArray[np.bool_] | None) -> int:
+    def draw(self, logits: SingleArray, allowed: BoolArray | None) -> int:
         """Return the next planned token, or else sample one of the allowed tokens."""
         if self._planned:
             return self._planned.popleft()
@@ -473,7 +473,7 @@ class Grammar:
         """True once the answer is complete."""
         return bool(self._matcher.is_stopped())
 
-    def allowed(self) -> NDArray[np.bool_]:
+    def allowed(self) -> BoolArray:
         """Return a mask of the tokens that may come next, shape (V,)."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check()

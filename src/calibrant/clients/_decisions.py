@@ -17,7 +17,7 @@ from calibrant.clients._endpoint import (
     warn_of_plain_http,
 )
 from calibrant.clients._failures import with_hint
-from calibrant.clients._http import Json, JsonHttp
+from calibrant.clients._http import JsonHttp
 from calibrant.clients._litellm import (
     PRICE_OPTIONS,
     LiteLLMBase,
@@ -29,6 +29,7 @@ from calibrant.core._completion import CompletionRequest, DecisionAnswer, Decisi
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._types import Record
 
 DECISIONS: Final = "decisions/"
 SYSTEM_ONE: Final = "systemone/"
@@ -166,7 +167,7 @@ class RemoteDecisionClient:
             model=str(found.data["model"]) if found.data.get("model") else None,
         )
 
-    def _answer(self, question: DecisionQuestion, answer: Json) -> DecisionAnswer | None:
+    def _answer(self, question: DecisionQuestion, answer: Record) -> DecisionAnswer | None:
         """Return an answer in the order of its question's options; None for a refusal."""
         kind = answer.get("type")
         if kind == "refusal":
@@ -190,7 +191,7 @@ class RemoteDecisionClient:
             chosen=question.options.index(chosen) if chosen in question.options else None,
         )
 
-    def _shares(self, probabilities: object) -> Json:
+    def _shares(self, probabilities: object) -> Record:
         """Return the reported probabilities by option, or by the number of a level."""
         if isinstance(probabilities, dict):
             return probabilities
@@ -225,7 +226,7 @@ class RemoteDecisionClient:
 class _Found(NamedTuple):
     """Answer of a server as JSON values, and the cost of the call in US dollars where it is known."""
 
-    data: Json
+    data: Record
     cost: float | None = None
 
 
@@ -323,7 +324,7 @@ def _id(place: int) -> str:
     return f"q{place}"
 
 
-def _spelled(wire: str, questions: tuple[DecisionQuestion, ...]) -> Json | list[Any]:
+def _spelled(wire: str, questions: tuple[DecisionQuestion, ...]) -> Record | list[Any]:
     """Return the questions as the wire spells them, as JSON values."""
     if wire == SYSTEM_ONE:
         return {_id(place): _system_one(question) for place, question in enumerate(questions)}
@@ -336,7 +337,7 @@ def _encoded(wire: str, questions: tuple[DecisionQuestion, ...]) -> str:
     return json.dumps(_spelled(wire, questions))
 
 
-def _system_one(question: DecisionQuestion) -> Json:
+def _system_one(question: DecisionQuestion) -> Record:
     asked = {"type": question.kind, "instructions": question.instructions}
     described = _described(question)
     if question.kind == "yes_no":
@@ -349,7 +350,7 @@ def _system_one(question: DecisionQuestion) -> Json:
     return {**asked, "criteria": options}
 
 
-def _openai(name: str, question: DecisionQuestion) -> Json:
+def _openai(name: str, question: DecisionQuestion) -> Record:
     asked = {"type": question.kind, "name": name, "instructions": question.instructions}
     described = _described(question)
     if question.kind == "yes_no":

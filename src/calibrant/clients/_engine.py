@@ -30,6 +30,7 @@ from calibrant.clients._constraint import Grammars
 from calibrant.clients._llama import llama
 from calibrant.core._completion import Vocabulary
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._types import SingleArray
 
 BATCH: Final = 256
 """Tokens of a batch. More are no faster on a CPU, and the memory for their results grows with them."""
@@ -247,7 +248,7 @@ class Segment:
         if end > self.start:
             self.shared[branch.sequence] = end
 
-    def take(self, logits: NDArray[np.float32] | None) -> None:
+    def take(self, logits: SingleArray | None) -> None:
         """Mark the tokens as computed, and pass the logits on to the job."""
         self.path.computed = self.start + len(self.tokens)
         if self.text is not None and logits is not None:
@@ -275,9 +276,9 @@ class Job:
     place: EnginePlace
     prompt: list[int]
     texts: list[tuple[int, ...]]
-    future: Future[list[NDArray[np.float32]]] = field(default_factory=Future)
+    future: Future[list[SingleArray]] = field(default_factory=Future)
     is_abandoned: bool = False
-    _logits: dict[int, NDArray[np.float32]] = field(default_factory=dict)
+    _logits: dict[int, SingleArray] = field(default_factory=dict)
 
     @property
     def is_done(self) -> bool:
@@ -295,7 +296,7 @@ class Job:
         if not self.place.is_begun:
             self.place.begin(self.prompt, self.texts[0])
 
-    def take(self, text: int, logits: NDArray[np.float32]) -> None:
+    def take(self, text: int, logits: SingleArray) -> None:
         """Record the logits behind a text; the last ones complete the future."""
         self._logits[text] = logits
         if self.is_done:

@@ -10,7 +10,7 @@ import threading
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
@@ -29,6 +29,7 @@ from calibrant.clients._endpoint import (
 from calibrant.clients._failures import retry_after_seconds, translate
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, ProviderTimeoutError
 from calibrant.core._reported import clean_line
+from calibrant.core._types import Record
 
 if TYPE_CHECKING:
     import aiohttp
@@ -51,8 +52,6 @@ _TOO_LONG: Final = (
     "available context size",
 )
 _T = TypeVar("_T")
-Json: TypeAlias = Mapping[str, Any]
-"""JSON object, as servers send and take it."""
 _SHORTEN: Final = "Shorten the text or the prompt, or serve the model with a longer context."
 
 
@@ -180,7 +179,7 @@ class JsonHttp:
         """Return a text with the known secrets redacted."""
         return hide(text, self._secrets)
 
-    async def call(self, route: str, body: Json | None = None) -> Json:
+    async def call(self, route: str, body: Record | None = None) -> Record:
         """Send `body` by POST, or GET without a body, and return the JSON object of the answer.
 
         Raises
@@ -190,7 +189,7 @@ class JsonHttp:
         """
         return self.checked(await self.exchange(route, body))
 
-    async def exchange(self, route: str, body: Json | None = None) -> Reply:
+    async def exchange(self, route: str, body: Record | None = None) -> Reply:
         """Send `body` by POST, or GET without a body, and return the reply with any status.
 
         Raises
@@ -266,7 +265,7 @@ class JsonHttp:
                 failure = self._failure(error, self._timeout if seconds is None else seconds)
         raise failure from None  # the cause may hold a key
 
-    def checked(self, reply: Reply) -> Json:
+    def checked(self, reply: Reply) -> Record:
         """Return the JSON object of a reply; raise `refused` if the reply has none or is an error.
 
         Raises
@@ -505,7 +504,9 @@ class JsonService:
             provider=name, endpoint=endpoint, timeout=timeout_seconds, most_bytes=_SERVICE_BYTES
         )
 
-    async def post(self, body: Json, *, on_object: Callable[[Json], None] | None = None) -> tuple[Json, int]:
+    async def post(
+        self, body: Record, *, on_object: Callable[[Record], None] | None = None
+    ) -> tuple[Record, int]:
         """Send `body` by POST; return the JSON object of the answer, and the number of attempts.
 
         Parameters
@@ -529,7 +530,7 @@ class JsonService:
         """
         data = json.dumps(body).encode()
 
-        async def once() -> Json:
+        async def once() -> Record:
             reply = await self._http.send(self.url, data)
             if reply.data is not None and on_object is not None:
                 on_object(reply.data)

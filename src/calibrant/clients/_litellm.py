@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.clients._calls import CallGate, FirstCall, check_seconds
 from calibrant.clients._endpoint import (
@@ -34,6 +34,7 @@ from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import LogprobSpace, Usage
 from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._types import FloatArray
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -206,7 +207,7 @@ class LiteLLMEmbedder(LiteLLMBase):
             options["api_key"] = "none"  # the library behind litellm insists on one
         super().__init__(model, {"timeout": timeout, **options})
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
+    async def embed(self, texts: Sequence[str]) -> FloatArray:
         """Return the vectors of some texts, shape (n, d).
 
         Raises
@@ -216,7 +217,7 @@ class LiteLLMEmbedder(LiteLLMBase):
         """
         return (await self.embed_priced(texts))[0]
 
-    async def embed_priced(self, texts: Sequence[str]) -> tuple[NDArray[np.float64], Usage]:
+    async def embed_priced(self, texts: Sequence[str]) -> tuple[FloatArray, Usage]:
         """Return the vectors of some texts, shape (n, d), and the usage of the call.
 
         Raises
@@ -250,7 +251,7 @@ class LiteLLMEmbedder(LiteLLMBase):
         return None if price is None else price.prompt
 
 
-def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> NDArray[np.float64]:
+def embedding_matrix(rows: ArrayLike | None, *, count: int, provider: str) -> FloatArray:
     """Return the vectors of an answer as a matrix, shape (`count`, d).
 
     Raises

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
+from calibrant.core._types import SingleArray
 
 _LIBRARY_COMMAND = "apt-get install libgomp1 (or your system's package of the GNU OpenMP library)"
 _SPINS = "1000"
@@ -270,7 +271,7 @@ class Llama:
         code: int = self.decode(context, batch)
         return code
 
-    def logits(self, context: int, place: int, size: int) -> NDArray[np.float32]:
+    def logits(self, context: int, place: int, size: int) -> SingleArray:
         """Return the logits of a token of the last batch, shape (size,), as a view until the next batch."""
         pointer = ctypes.cast(self.get_logits_ith(context, place), ctypes.POINTER(c_float))
         return np.ctypeslib.as_array(pointer, shape=(size,))

@@ -7,11 +7,12 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeAlias
 
-from calibrant.clients._http import Json, JsonHttp, Reply
+from calibrant.clients._http import JsonHttp, Reply
 from calibrant.core._completion import TokenListing
 from calibrant.core._errors import ProviderError
 from calibrant.core._prediction import Usage
 from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._types import Record
 
 _PROBE: Final = "Hello there"
 # Every vocabulary has these numbers, and none of them is likely after the probe.
@@ -41,11 +42,11 @@ class NamingOption:
     route: ClassVar[str] = "/v1/completions"
     most: ClassVar[int] = 128
 
-    def fields(self, tokens: Sequence[int]) -> Json:
+    def fields(self, tokens: Sequence[int]) -> Record:
         """Return the fields that name tokens in a request to ``/v1/completions``; none if another route does."""
         return {"logprob_token_ids": list(tokens), "return_tokens_as_token_ids": True}
 
-    async def named(self, prompt: str, tokens: Sequence[int], choice: Json) -> TokenListing:  # noqa: ARG002
+    async def named(self, prompt: str, tokens: Sequence[int], choice: Record) -> TokenListing:  # noqa: ARG002
         """Return the log-probabilities of tokens as the choice holds them.
 
         Parameters
@@ -66,12 +67,12 @@ class NamingOption:
         check_complete(found, tokens, provider=self.http.provider)
         return TokenListing(logprobs=found, most_named=self.most)
 
-    async def ask(self, prompt: str, fields: Json) -> Reply:
+    async def ask(self, prompt: str, fields: Record) -> Reply:
         """Request one token after `prompt`, with more fields."""
         body = {"model": self.model, "prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 1}
         return await self.http.exchange(self.route, {**body, **fields})
 
-    async def candidates(self, prompt: str, fields: Json) -> TokenListing:
+    async def candidates(self, prompt: str, fields: Record) -> TokenListing:
         """Return the log-probabilities of 1,024 tokens, spread evenly over the vocabulary.
 
         Parameters
@@ -117,18 +118,18 @@ class GenerateRoute:
     route: ClassVar[str] = "/generate"
     most: ClassVar[int] = 256
 
-    def fields(self, tokens: Sequence[int]) -> Json:  # noqa: ARG002 (another route names them)
+    def fields(self, tokens: Sequence[int]) -> Record:  # noqa: ARG002 (another route names them)
         """Return no field."""
         return {}
 
-    async def named(self, prompt: str, tokens: Sequence[int], choice: Json) -> TokenListing:  # noqa: ARG002
+    async def named(self, prompt: str, tokens: Sequence[int], choice: Record) -> TokenListing:  # noqa: ARG002
         """Return the log-probabilities of tokens after `prompt`, from a call of their own."""
         reply = await self.ask(prompt, {"token_ids_logprob": list(tokens)})
         found = self._listing(self.http.checked(reply), "output_token_ids_logprobs")
         check_complete(found.logprobs, tokens, provider=self.http.provider)
         return found
 
-    async def ask(self, prompt: str, fields: Json) -> Reply:
+    async def ask(self, prompt: str, fields: Record) -> Reply:
         """Request one token after `prompt`, with more fields."""
         body = {
             "text": prompt,
@@ -138,12 +139,12 @@ class GenerateRoute:
         }
         return await self.http.exchange(self.route, {**body, **fields})
 
-    async def candidates(self, prompt: str, fields: Json) -> TokenListing:  # noqa: ARG002
+    async def candidates(self, prompt: str, fields: Record) -> TokenListing:  # noqa: ARG002
         """Return the 1,024 most probable tokens after `prompt`."""
         reply = await self.ask(prompt, {"top_logprobs_num": _CANDIDATES})
         return self._listing(self.http.checked(reply), "output_top_logprobs")
 
-    def _listing(self, answer: Json, name: str) -> TokenListing:
+    def _listing(self, answer: Record, name: str) -> TokenListing:
         usage = usage_of(reported_mapping(answer.get("meta_info")))
         return TokenListing(logprobs=_generated(answer, name), most_named=self.most, usage=usage)
 
@@ -183,7 +184,9 @@ def _answers(reply: Reply, http: JsonHttp) -> bool:
     return reply.fine
 
 
-def usage_of(counts: Json, *, prompt: str = "prompt_tokens", completion: str = "completion_tokens") -> Usage:
+def usage_of(
+    counts: Record, *, prompt: str = "prompt_tokens", completion: str = "completion_tokens"
+) -> Usage:
     """Return the usage that a server counted under these names."""
     return Usage(
         prompt_tokens=bounded_count(counts.get(prompt)),
@@ -213,11 +216,11 @@ def _at(entries: object, place: int) -> object:
     return entries[place] if isinstance(entries, list) and entries else None
 
 
-def _first(answer: Json) -> Json:
+def _first(answer: Record) -> Record:
     return reported_mapping(_at(answer.get("choices"), 0))
 
 
-def _listed_last(choice: Json) -> dict[int, float]:
+def _listed_last(choice: Record) -> dict[int, float]:
     """Return the tokens listed at the last position of a choice, by the numbers they are written with."""
     places = reported_mapping(choice.get("logprobs")).get("top_logprobs")
     last = reported_mapping(_at(places, -1))
@@ -225,7 +228,7 @@ def _listed_last(choice: Json) -> dict[int, float]:
     return dict(_numbers((last[key], key.removeprefix(_NUMBER)) for key in named))
 
 
-def _generated(answer: Json, name: str) -> dict[int, float]:
+def _generated(answer: Record, name: str) -> dict[int, float]:
     """Return the tokens in a list ``[logprob, number, text]`` of ``meta_info`` at its first position."""
     places = reported_mapping(answer.get("meta_info")).get(name)
     first = _at(places, 0)

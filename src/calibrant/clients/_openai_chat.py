@@ -15,12 +15,13 @@ from typing import Any, ClassVar, Final
 from calibrant.clients._calls import FirstCall, check_seconds
 from calibrant.clients._endpoint import KNOWN_PREFIXES, Options, given, resolve_endpoint, secret_texts
 from calibrant.clients._failures import HIDDEN, advised, as_status, declined, rate_headers, refusal
-from calibrant.clients._http import HTTPStatusError, Json, JsonHttp, Reply
+from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._litellm import PRICE_OPTIONS, Price, listed_price, price_of_options
 from calibrant.core._completion import CompletionRequest, Message
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._reported import reported_mapping
+from calibrant.core._types import Record
 
 # Settings of a client, under calibrant's and litellm's names.
 _SETTINGS: Final = frozenset(
@@ -112,7 +113,7 @@ class OpenAIChatClient:
         """
         return await self._first.then(partial(self._call, request))
 
-    async def _call(self, request: CompletionRequest) -> Json:
+    async def _call(self, request: CompletionRequest) -> Record:
         draft = self._drafts.draft(request)
         reply = await self._send(draft, self._drafts.body(draft, request))
         data = reply.data
@@ -147,7 +148,7 @@ class OpenAIChatClient:
                 return other
         return reply
 
-    def _refused(self, reply: Reply) -> Json:
+    def _refused(self, reply: Reply) -> Record:
         """Return a content-policy block as a refusal, and raise every other failure."""
         status: int | None = reply.status
         if reply.fine:  # some gateways send the status in the body, with 200 around it
@@ -208,7 +209,7 @@ class Drafts:
         self._model = model
         self._options = dict(options)
         self._drafts: dict[tuple[str, int], Draft] = {}
-        self._schemas: dict[int, tuple[Json, Json, str]] = {}
+        self._schemas: dict[int, tuple[Record, Record, str]] = {}
 
     def draft(self, request: CompletionRequest) -> Draft:
         """Return the parts that are the same for all requests with the options of this one.
@@ -252,7 +253,7 @@ class Drafts:
         head = _dumps(body).removesuffix("}")
         return Draft(head=head, headers=headers or None, timeout=timeout, price=price)
 
-    def _schema(self, schema: Json) -> str:
+    def _schema(self, schema: Record) -> str:
         kept = self._schemas.get(id(schema))
         if kept is not None and kept[0] is schema and kept[1] == schema:
             return kept[2]
@@ -290,7 +291,7 @@ def _headers(options: Options) -> dict[str, str]:
     return headers
 
 
-def _mapping(options: Options, name: str) -> Json:
+def _mapping(options: Options, name: str) -> Record:
     value = options.get(name)
     if value is None:
         return {}
@@ -301,7 +302,7 @@ def _mapping(options: Options, name: str) -> Json:
     return value
 
 
-def _dumps(value: Json) -> str:
+def _dumps(value: Record) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:

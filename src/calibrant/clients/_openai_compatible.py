@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from calibrant.clients._calls import FirstCall
 from calibrant.clients._chat_template import ChatTemplate
 from calibrant.clients._endpoint import given
-from calibrant.clients._http import Json, JsonHttp, Reply
+from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._named_tokens import TokenNaming, check_complete, find_naming, usage_of
 from calibrant.clients._openai_chat import OpenAIChatClient
 from calibrant.core._completion import (
@@ -32,6 +32,7 @@ from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import CallGroup
 from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._types import Record
 
 _T = TypeVar("_T")
 
@@ -106,7 +107,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = WeakKeyDictionary()
 
     @property
-    def settings(self) -> Json:
+    def settings(self) -> Record:
         """Settings that can change the answers, besides the model and the request."""
         return given({"chat_template": self._template_text, "next_tokens": self._next_tokens})
 
@@ -469,7 +470,7 @@ class LlamaCppServer:
             hint=_HINT,
         )
 
-    def listing(self, answer: Json) -> Listing:
+    def listing(self, answer: Record) -> Listing:
         """Return the tokens listed in an answer; empty if there are none."""
         try:
             top = answer["completion_probabilities"][0]["top_logprobs"]
@@ -477,7 +478,7 @@ class LlamaCppServer:
         except (LookupError, TypeError, ValueError):
             return ()
 
-    async def render(self, messages: Sequence[Message], options: Json) -> str | None:
+    async def render(self, messages: Sequence[Message], options: Record) -> str | None:
         """Return the prompt by the server's own chat template, or None if the server does not expose it."""
         reply = await self.http.exchange("/apply-template", _chat(messages, options))
         if reply.absent:
@@ -522,11 +523,13 @@ class CompletionsServer:
     route: ClassVar[str] = "/v1/completions"
     template_routes: ClassVar[str] = "/tokenize and /detokenize"
 
-    def special(self, *, whole: bool) -> Json:
+    def special(self, *, whole: bool) -> Record:
         """Return the fields for prompts that hold every special token already, if they are `whole`."""
         return {"add_special_tokens": False} if whole else {}
 
-    async def ask(self, prompts: Sequence[str], *, whole: bool = False, fields: Json | None = None) -> Reply:
+    async def ask(
+        self, prompts: Sequence[str], *, whole: bool = False, fields: Record | None = None
+    ) -> Reply:
         """Request the log-probabilities of the prompts' tokens, with more `fields`.
 
         One token is generated behind each prompt: older servers refuse to generate none, and newer ones compute
@@ -600,7 +603,7 @@ class CompletionsServer:
         size = max(1, min(_MOST_PROMPTS, _MOST_ANSWERED // (_ANSWERED_PER_BYTE * longest)))
         return [prompts[begin : begin + size] for begin in range(0, len(prompts), size)]
 
-    async def render(self, messages: Sequence[Message], options: Json) -> str | None:
+    async def render(self, messages: Sequence[Message], options: Record) -> str | None:
         """Return the prompt by the server's own chat template, or None if the server does not expose it."""
         body = {"model": self.model, "add_generation_prompt": True, **_chat(messages, options)}
         reply = await self.http.exchange("/tokenize", body)
@@ -623,7 +626,7 @@ class CompletionsServer:
         spelled = None if answer is None else await self._spelled(answer.get("tokens") or [])
         return spelled is None or "".join(spelled.split()) == "".join(text.split())
 
-    async def _tokenized(self, text: str) -> Json | None:
+    async def _tokenized(self, text: str) -> Record | None:
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         reply = await self.http.exchange("/tokenize", body)
         return None if reply.absent else self.http.checked(reply)
@@ -639,7 +642,7 @@ class CompletionsServer:
 Server: TypeAlias = LlamaCppServer | CompletionsServer
 
 
-def _listed_ids(answer: Json) -> tuple[int, ...]:
+def _listed_ids(answer: Record) -> tuple[int, ...]:
     """Return the numbers of the tokens listed in an answer of llama.cpp's server; empty if it tells none."""
     listed = answer["completion_probabilities"][0]["top_logprobs"]
     numbers = [token.get("id") for token in listed]
@@ -655,13 +658,13 @@ def _smaller_count(reply: Reply, count: int) -> int | None:
     return lower if lower < count else None
 
 
-def _chat(messages: Sequence[Message], options: Json) -> Json:
+def _chat(messages: Sequence[Message], options: Record) -> Record:
     """Return the part of a request with the messages and the variables of the chat template."""
     variables = {"chat_template_kwargs": dict(options)} if options else {}
     return {"messages": [dict(message) for message in messages], **variables}
 
 
-def _text(answer: Json, name: str) -> str | None:
+def _text(answer: Record, name: str) -> str | None:
     value = answer.get(name)
     return value if isinstance(value, str) else None
 
@@ -693,7 +696,7 @@ class Echoed(NamedTuple):
     logprobs: tuple[float, ...]
 
 
-def read_echoes(answer: Json, prompts: Sequence[str]) -> list[Echoed]:
+def read_echoes(answer: Record, prompts: Sequence[str]) -> list[Echoed]:
     """Return the tokens and log-probabilities of each prompt of a request, without generated tokens.
 
     Parameters
@@ -759,7 +762,7 @@ def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, .
     return tuple(min(total - scale, 0.0) for total in sums)
 
 
-def _choices(answer: Json, count: int) -> list[Json]:
+def _choices(answer: Record, count: int) -> list[Record]:
     """Return the choices in the order of the prompts."""
     entries = answer.get("choices")
     choices = [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
@@ -770,7 +773,7 @@ def _choices(answer: Json, count: int) -> list[Json]:
     return [by_place[place] for place in range(count)]
 
 
-def _lists(choice: Json) -> tuple[list[str], list[object]]:
+def _lists(choice: Record) -> tuple[list[str], list[object]]:
     reported = reported_mapping(choice.get("logprobs"))
     tokens, logprobs = reported.get("tokens"), reported.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(logprobs, list) or not tokens:
@@ -780,7 +783,7 @@ def _lists(choice: Json) -> tuple[list[str], list[object]]:
     return tokens, logprobs
 
 
-def _tokens_added(lists: Sequence[list[str]], prompts: Sequence[str], answer: Json) -> int:
+def _tokens_added(lists: Sequence[list[str]], prompts: Sequence[str], answer: Record) -> int:
     """Return the number of tokens that the server generated after each prompt, 1 or 0.
 
     It follows from the reported count of the prompts' tokens or, without that count, from the tokens' text.

@@ -10,9 +10,9 @@ from functools import cached_property
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from calibrant.core._prediction import Floats, HalfFloats, Integers, LogprobSpace, Token, Usage
+from calibrant.core._prediction import LogprobSpace, Token, Usage
+from calibrant.core._types import FloatArray, HalfArray, IntegerArray, SingleArray
 
 Message = Mapping[str, str]
 STAND_INS: MutableMapping[str, Opener] = {}
@@ -383,7 +383,7 @@ class Vocabulary:
         """Return the tokens that begin with `data`."""
         return tuple(token for token, piece in enumerate(self.pieces) if piece.startswith(data))
 
-    def closing(self, last: int) -> Integers:
+    def closing(self, last: int) -> IntegerArray:
         """Return all tokens with the text of `last`, optionally followed by JSON structure, shape (n,)."""
         piece = self.pieces[last]
         spellings = self.beginning_with(piece)
@@ -404,7 +404,7 @@ class TokenLogprobs:
     """
 
     vocabulary: Vocabulary
-    logits: NDArray[np.float32]
+    logits: SingleArray
 
     @cached_property
     def log_total(self) -> float:
@@ -413,13 +413,13 @@ class TokenLogprobs:
         relative = np.exp(self.logits - np.float32(most))
         return most + math.log(float(relative.sum(dtype=np.float64)))
 
-    def at(self, tokens: Integers) -> Floats:
+    def at(self, tokens: IntegerArray) -> FloatArray:
         """Return the natural log-probabilities of `tokens`, at most 0, shape (n,)."""
         logits = self.logits[tokens].astype(np.float64)
-        found: Floats = np.minimum(logits - self.log_total, 0.0)
+        found: FloatArray = np.minimum(logits - self.log_total, 0.0)
         return found
 
-    def features(self) -> HalfFloats:
+    def features(self) -> HalfArray:
         """Return centred logits of about 1,024 tokens, as features of the text for a regression.
 
         They are linear in the model's last hidden state; tokens spread evenly over the vocabulary tell as much as it
@@ -440,7 +440,7 @@ class TokenLogprobs:
         )
 
 
-def named_features(logprobs: Mapping[int, float], tokens: Sequence[int]) -> HalfFloats:
+def named_features(logprobs: Mapping[int, float], tokens: Sequence[int]) -> HalfArray:
     """Return centred log-probabilities of named tokens, as features of the text for a regression, shape (n,).
 
     A token that is not listed is taken to be as probable as the least probable one that is.
@@ -457,11 +457,11 @@ def named_features(logprobs: Mapping[int, float], tokens: Sequence[int]) -> Half
     return _centred(some, most=np.float32(max(logprobs.values())))
 
 
-def _centred(logits: NDArray[np.float32], *, most: np.float32) -> HalfFloats:
+def _centred(logits: SingleArray, *, most: np.float32) -> HalfArray:
     # What is ruled out may be any small number, or none; so may all of them.
     top = most if np.isfinite(most) else np.float32(0.0)
     some = np.fmin(np.fmax(logits, top - _LEAST_FEATURE), top)
-    centred: HalfFloats = (some - some.mean()).astype(np.float16)
+    centred: HalfArray = (some - some.mean()).astype(np.float16)
     return centred
 
 

@@ -9,18 +9,13 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any, Final, Literal, TypeAlias
+from typing import IO, Any, Final, Literal
 
 from calibrant.core._errors import StateError
 
 SCHEMA_VERSION: Final = 1
 """Version of the layout of a run's files."""
 
-Record: TypeAlias = Mapping[str, Any]
-"""JSON object that is read, and not changed."""
-
-JsonObject: TypeAlias = dict[str, Any]
-"""JSON object that belongs to whoever gets it."""
 
 _TEMPORARY = ".tmp"
 _XDG: Final = {"cache": ("XDG_CACHE_HOME", ".cache"), "state": ("XDG_STATE_HOME", ".local/state")}

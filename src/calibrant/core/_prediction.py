@@ -8,20 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import nlargest
-from typing import Any, Final, NoReturn, Protocol, TypeAlias
+from typing import Any, Final, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._reported import MOST_TOKENS, clean_line
-
-Floats: TypeAlias = NDArray[np.float64]
-HalfFloats: TypeAlias = NDArray[np.float16]
-Integers: TypeAlias = NDArray[np.int64]
-Places: TypeAlias = NDArray[np.intp]
-"""Positions in another array."""
-Bools: TypeAlias = NDArray[np.bool_]
+from calibrant.core._types import BoolArray, FloatArray, HalfArray, JsonObject
 
 LOW_LABEL_MASS: Final = 0.5
 """Below this the model would rather write something else than any label.
@@ -33,7 +27,6 @@ on 83 % of the others (128).
 LONGEST_NAME: Final = 200
 """Characters kept of the name a server gives a model."""
 _LONGEST_REASON: Final = 2000
-_Record = dict[str, Any]
 # Keys of every prediction, in the order of the files. The other fields are written where they hold something.
 _KEYS: Final = (
     "label confidence outcome reason text distribution usage model attempts latency_seconds".split()  # noqa: SIM905
@@ -175,8 +168,8 @@ class LabelDistribution:
     """
 
     labels: tuple[str, ...]
-    logprobs: Floats
-    measured: Bools
+    logprobs: FloatArray
+    measured: BoolArray
     joint_logprob: float | None
     label_mass: float
     unresolved_mass: float
@@ -203,7 +196,7 @@ class LabelDistribution:
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def probabilities(self) -> Floats:
+    def probabilities(self) -> FloatArray:
         """Normalised probability of each label, shape (L,), sums to 1."""
         return np.exp(self.logprobs)
 
@@ -509,8 +502,8 @@ class Prediction:
     steps: tuple[Step, ...] = ()
     accepted: bool | None = None
     parts: tuple[Part, ...] = ()
-    features: HalfFloats | None = field(default=None, compare=False, repr=False)
-    sketch: HalfFloats | None = field(default=None, compare=False, repr=False)
+    features: HalfArray | None = field(default=None, compare=False, repr=False)
+    sketch: HalfArray | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Values inside a model's JSON may hold what no file can.
@@ -533,7 +526,7 @@ class Prediction:
     def with_logprobs(
         self,
         given: LabelDistribution,
-        logprobs: Floats,
+        logprobs: FloatArray,
         **others: Any,  # noqa: ANN401 (attributes of the distribution)
     ) -> Prediction:
         """Return a copy that answers by other log-probabilities than those of `given`, its distribution."""
@@ -597,7 +590,7 @@ class Journal(Protocol):
         """Store `prediction` under `key`."""
 
 
-def prediction_to_record(prediction: Prediction) -> _Record:
+def prediction_to_record(prediction: Prediction) -> JsonObject:
     """Return `prediction` as JSON values; floats keep their full precision."""
     values = _encoded_fields(prediction)
     record = {key: values[key] for key in _KEYS}
@@ -641,17 +634,17 @@ def prediction_from_record(record: Mapping[str, Any]) -> Prediction:
         raise StateError(f"Expected a prediction record, got one that does not fit ({error!r}).") from error
 
 
-def step_to_record(step: Step) -> _Record:
+def step_to_record(step: Step) -> JsonObject:
     """Return `step` as JSON values."""
     return _encoded_fields(step) | {"verdict": step.verdict.value}
 
 
-def encode_half_floats(numbers: HalfFloats) -> str:
+def encode_half_floats(numbers: HalfArray) -> str:
     """Return numbers of two bytes as a text of base64."""
     return b64encode(numbers.astype("<f2").tobytes()).decode()
 
 
-def decode_half_floats(text: str) -> HalfFloats:
+def decode_half_floats(text: str) -> HalfArray:
     """Return the numbers in a text of `encode_half_floats`, in one row.
 
     Raises
@@ -662,7 +655,7 @@ def decode_half_floats(text: str) -> HalfFloats:
     return np.frombuffer(b64decode(text, validate=True), dtype="<f2")
 
 
-def _encoded_fields(item: Prediction | Step | Part) -> _Record:
+def _encoded_fields(item: Prediction | Step | Part) -> JsonObject:
     """Return the fields of an object, with its outcome, usage and distribution as JSON values."""
     record = dict(vars(item))
     if not isinstance(item, Part):
@@ -682,9 +675,9 @@ def _encoded_fields(item: Prediction | Step | Part) -> _Record:
     return record
 
 
-def _decoded_fields(record: Mapping[str, Any]) -> _Record:
+def _decoded_fields(record: Mapping[str, Any]) -> JsonObject:
     """Return the outcome, usage and distribution in a record, as Python objects."""
-    values: _Record = {}
+    values: JsonObject = {}
     if "outcome" in record:
         usage = dict(record["usage"])
         for name in ("prompt_tokens", "completion_tokens"):

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Floats
+from calibrant.core._types import FloatArray
 
 DEFAULT_KEY: Final = "calibrant"
 _LONGEST: Final = hashlib.blake2b.MAX_KEY_SIZE
@@ -18,7 +18,7 @@ _KEY_SIZE: Final = 16  # bytes of a derived key, which is twice as many hexadeci
 _PLACE: Final = b"\xff"  # begins no text in UTF-8, so that no place is ever a text
 
 
-def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> Floats:
+def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> FloatArray:
     """Return a hash of each text as a rank in (0, 1], shape (n,), for breaking ties in confidence.
 
     A BLAKE2b hash of the text under `key`, as a share of all hashes: it looks uniform, says nothing about whether an
@@ -51,7 +51,7 @@ def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> Floats:
     return np.array(ranks, dtype=np.float64)
 
 
-def draw_ranks(names: Sequence[str | int], *, key: str = DEFAULT_KEY) -> Floats:
+def draw_ranks(names: Sequence[str | int], *, key: str = DEFAULT_KEY) -> FloatArray:
     """Return the ranks in whose order rows are drawn; those of `tie_ranks` order equal texts and are others."""
     return tie_ranks([f"{place} {name}" for place, name in enumerate(names)], key=key)
 

@@ -15,10 +15,10 @@ from typing import Any, Final, Self
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import reported_mapping
+from calibrant.core._types import JsonObject
 
 FieldPath = tuple[str | int, ...]
 
-_Node = dict[str, Any]
 _PATH_PART: Final = re.compile(r"([^.\[\]]*)((?:\[\d*\])*)")
 _INDEX: Final = re.compile(r"\[(\d*)\]")
 _MAX_DEPTH: Final = 64
@@ -77,9 +77,9 @@ def element_path(field_path: str, index: int) -> str:
     return f"{array}[{index}]{inside}" if mark else f"{field_path}[{index}]"
 
 
-def enum_node(labels: Iterable[str], path: FieldPath) -> _Node:
+def enum_node(labels: Iterable[str], path: FieldPath) -> JsonObject:
     """Return the schema of an answer that holds one of `labels` at `path`, and nothing else."""
-    node: _Node = {"type": "string", "enum": list(labels)}
+    node: JsonObject = {"type": "string", "enum": list(labels)}
     for part in reversed(path):
         if isinstance(part, int):
             node = {"type": "array", "items": node}
@@ -89,7 +89,7 @@ def enum_node(labels: Iterable[str], path: FieldPath) -> _Node:
     return node
 
 
-def merged_nodes(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> _Node:
+def merged_nodes(one: Mapping[str, Any], other: Mapping[str, Any], path: str) -> JsonObject:
     """Merge the schemas of two fields into one; error messages name `path`, that of the second."""
     kind = one["type"]
     if kind == "string" or kind != other["type"]:
@@ -122,7 +122,7 @@ def placed_value(path: FieldPath, value: Any) -> Any:  # noqa: ANN401  (JSON)
     return value
 
 
-def plain_schema(schema: object) -> _Node:
+def plain_schema(schema: object) -> JsonObject:
     """Return the JSON schema inside a response format, or of a Pydantic model class.
 
     Raises
@@ -163,7 +163,7 @@ def schema_target(reference: object, root: Mapping[str, Any]) -> Mapping[str, An
     )
 
 
-def with_inner_schemas(node: Mapping[str, Any], change: Callable[[Any], Any]) -> _Node:
+def with_inner_schemas(node: Mapping[str, Any], change: Callable[[Any], Any]) -> JsonObject:
     """Return a copy of a schema with `change` applied to the schemas directly inside it.
 
     It gets other keywords than enums and constants, too: texts, numbers, and lists of schemas.
@@ -190,11 +190,11 @@ class SchemaNode:
         The whole schema, which references lead into.
     """
 
-    alternatives: tuple[_Node, ...]
-    root: _Node
+    alternatives: tuple[JsonObject, ...]
+    root: JsonObject
 
     @classmethod
-    def of(cls, schema: object, root: _Node | None = None) -> Self:
+    def of(cls, schema: object, root: JsonObject | None = None) -> Self:
         """Return the node of a whole schema, or of a part of `root`.
 
         Raises
@@ -248,7 +248,7 @@ class SchemaNode:
         )
 
 
-def _alternatives(node: Mapping[str, Any], root: _Node, depth: int = 0) -> Iterator[_Node]:
+def _alternatives(node: Mapping[str, Any], root: JsonObject, depth: int = 0) -> Iterator[JsonObject]:
     """Yield the alternatives of `node`, with $ref, allOf, anyOf and oneOf resolved."""
     if depth > _MAX_DEPTH:
         raise ConfigurationError(
@@ -272,7 +272,7 @@ def _alternatives(node: Mapping[str, Any], root: _Node, depth: int = 0) -> Itera
     yield from merged
 
 
-def _merge(left: _Node, right: _Node) -> _Node:
+def _merge(left: JsonObject, right: JsonObject) -> JsonObject:
     """Merge two schemas that must both hold; two enums keep their common values."""
     merged = {**right, **left}
     if "properties" in left and "properties" in right:
@@ -284,11 +284,11 @@ def _merge(left: _Node, right: _Node) -> _Node:
     return merged
 
 
-def _properties(node: _Node) -> Mapping[str, Any]:
+def _properties(node: JsonObject) -> Mapping[str, Any]:
     return reported_mapping(node.get("properties"))
 
 
-def _children(node: _Node, part: str | int) -> list[Mapping[str, Any]]:
+def _children(node: JsonObject, part: str | int) -> list[Mapping[str, Any]]:
     if isinstance(part, str):
         child = _properties(node).get(part)
     else:
@@ -297,7 +297,7 @@ def _children(node: _Node, part: str | int) -> list[Mapping[str, Any]]:
     return [child] if isinstance(child, Mapping) else []
 
 
-def _values(node: _Node) -> list[Any]:
+def _values(node: JsonObject) -> list[Any]:
     if "const" in node:
         return [node["const"]]
     found = node.get("enum")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import Bools, Floats, Integers, Places
+from calibrant.core._types import BoolArray, FloatArray, IndexArray, IntegerArray
 
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+")
 _LEAST: Final = 0.5  # share of the word pairs of two texts that near-duplicates have in common
@@ -73,7 +73,7 @@ class WordPairs:
         self.hashes.extend(found)
         self.counts.append(len(found))
 
-    def of(self, texts: Places) -> tuple[_Hashes, Places]:
+    def of(self, texts: IndexArray) -> tuple[_Hashes, IndexArray]:
         """Return the hashes of some texts in their order, and the place of each hash's text in that order.
 
         Of more than 125,000 texts, fewer of the smallest hashes of each are returned, so that memory stays bounded:
@@ -90,7 +90,7 @@ class WordPairs:
         return hashes[starts[texts][places] + within], places
 
 
-def group_near_duplicates(hashes: _Hashes, places: Places, labels: Integers) -> Places:
+def group_near_duplicates(hashes: _Hashes, places: IndexArray, labels: IntegerArray) -> IndexArray:
     """Return the group of every text: the place of its first text, shape (n,).
 
     Parameters
@@ -123,7 +123,7 @@ def group_near_duplicates(hashes: _Hashes, places: Places, labels: Integers) -> 
     return groups
 
 
-def _is_counted(hashes: _Hashes, labels: Integers) -> Bools:
+def _is_counted(hashes: _Hashes, labels: IntegerArray) -> BoolArray:
     """Return a mask of the pairs that count: those of few texts, or mostly of one label."""
     by_label, counts = np.unique(_keys(hashes, labels), return_counts=True)
     owners = (by_label >> np.uint64(32)).astype(np.uint32)
@@ -131,14 +131,14 @@ def _is_counted(hashes: _Hashes, labels: Integers) -> Bools:
     total = np.add.reduceat(counts, starts)
     most = np.maximum.reduceat(counts, starts)
     counted = (total < _COMMON) | (most >= _OWN * total)
-    result: Bools = counted[np.searchsorted(values, hashes)]
+    result: BoolArray = counted[np.searchsorted(values, hashes)]
     return result
 
 
 class _PairIndex:
     """Word pairs of texts, to look up texts that share some and to compare two texts."""
 
-    def __init__(self, hashes: _Hashes, places: Places, *, n_texts: int) -> None:
+    def __init__(self, hashes: _Hashes, places: IndexArray, *, n_texts: int) -> None:
         self._hashes = hashes
         self._places = places
         self._sizes = np.bincount(places, minlength=n_texts)
@@ -149,7 +149,7 @@ class _PairIndex:
         self._sketches = np.zeros(n_texts, dtype=np.uint64)
         np.bitwise_or.at(self._sketches, places, bits)
 
-    def join_pairs(self) -> tuple[_Hashes, Places]:
+    def join_pairs(self) -> tuple[_Hashes, IndexArray]:
         """Return the rarest pairs of every text, without those of one text alone, and their texts; sorted by pair.
 
         Two texts that share half of their pairs share one of the rarer half (prefix filter of similarity joins).
@@ -169,7 +169,7 @@ class _PairIndex:
         order = np.lexsort((places, hashes))
         return hashes[order], places[order]
 
-    def are_alike(self, first: Places, second: Places) -> Bools:
+    def are_alike(self, first: IndexArray, second: IndexArray) -> BoolArray:
         """Return a mask of the near-duplicates among pairs of texts."""
         one = self._sketches[first]
         other = self._sketches[second]
@@ -196,14 +196,14 @@ def _keys(high: NDArray[Any], low: NDArray[Any]) -> _Keys:
     return (high.astype(np.uint64) << np.uint64(32)) | low.astype(np.uint64)
 
 
-def _bit_counts(sketches: _Keys) -> Integers:
+def _bit_counts(sketches: _Keys) -> IntegerArray:
     """Return the number of bits set in each sketch."""
     bits = _BITS_OF_BYTE[sketches.view(np.uint8)].reshape(-1, 8)
-    counts: Integers = bits.sum(axis=1)
+    counts: IntegerArray = bits.sum(axis=1)
     return counts
 
 
-def _joined(groups: Places, first: Places, second: Places) -> Places:
+def _joined(groups: IndexArray, first: IndexArray, second: IndexArray) -> IndexArray:
     """Return the groups after texts of some of them were found alike."""
     while True:
         lowest = np.minimum(groups[first], groups[second])
@@ -247,8 +247,8 @@ class TextGroups:
 
     hashes: _Keys
     keys: _Keys
-    labels: Integers
-    together: Bools
+    labels: IntegerArray
+    together: BoolArray
     names: tuple[str, ...]
 
     def find(self, text: str) -> tuple[int, bool] | None:
@@ -326,8 +326,8 @@ class _Texts:
 
     names: list[str]
     hashes: _Keys
-    rows: Places
-    labels: Integers
+    rows: IndexArray
+    labels: IntegerArray
     conflicts: _Keys
 
     @classmethod
@@ -417,7 +417,7 @@ def _smallest(shares: Shares) -> float:
     return min(share for share in shares if share)
 
 
-def _text_groups(texts: _Texts, groups: Places, room: Floats) -> TextGroups:
+def _text_groups(texts: _Texts, groups: IndexArray, room: FloatArray) -> TextGroups:
     """Return the groups of several texts.
 
     Parameters
@@ -454,8 +454,8 @@ def _text_groups(texts: _Texts, groups: Places, room: Floats) -> TextGroups:
 def _cuts(
     names: Sequence[str],
     keys: _Keys,
-    labels: Integers,
-    is_rare: Bools,
+    labels: IntegerArray,
+    is_rare: BoolArray,
     shares: Shares,
 ) -> dict[str, tuple[int, int]]:
     """Return the cuts of every answer; rare answers share theirs."""

@@ -14,7 +14,7 @@ import numpy as np
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import json_text
 from calibrant.core._labels import Aspect, LabelSet, normalise_label
-from calibrant.core._prediction import Bools, Floats, LabelDistribution, Part, Places, Prediction
+from calibrant.core._prediction import LabelDistribution, Part, Prediction
 from calibrant.core._schema import (
     array_path,
     enum_node,
@@ -24,6 +24,7 @@ from calibrant.core._schema import (
     placed_value,
 )
 from calibrant.core._settings import register
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
 
 SEPARATOR: Final = "/"
 _ANSWERS: Final = ("no", "yes")
@@ -113,7 +114,7 @@ class _Level(NamedTuple):
     """Distinct path prefixes at one level, and for each label the index of its prefix."""
 
     values: tuple[str, ...]
-    members: Places  # (L,), indices into `values`
+    members: IndexArray  # (L,), indices into `values`
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ class HierarchicalLabels(LabelSet):
         own = self._levels[level - 1]
         return own.values[int(own.members[self._places[label]])]
 
-    def groups(self, level: int) -> Places:
+    def groups(self, level: int) -> IndexArray:
         """Return for each label the index of its first `level` levels, shape (L,)."""
         return self._levels[level - 1].members
 
@@ -275,7 +276,7 @@ def _implied_confidence(own: float | None, marginal: LabelDistribution | None, v
 
 
 def _grouped_distribution(
-    whole: LabelDistribution | None, values: tuple[str, ...], members: Places
+    whole: LabelDistribution | None, values: tuple[str, ...], members: IndexArray
 ) -> LabelDistribution | None:
     """Return the distribution over groups of labels; `members` holds each label's group index."""
     if whole is None:
@@ -285,16 +286,16 @@ def _grouped_distribution(
     return _marginal_distribution(whole, values, _log(mass), measured)
 
 
-def _log(mass: Floats) -> Floats:
-    found: Floats = np.log(np.maximum(mass, _TINY))
+def _log(mass: FloatArray) -> FloatArray:
+    found: FloatArray = np.log(np.maximum(mass, _TINY))
     return found
 
 
 def _marginal_distribution(
     whole: LabelDistribution,
     values: tuple[str, ...],
-    logprobs: Floats,
-    measured: Bools,
+    logprobs: FloatArray,
+    measured: BoolArray,
 ) -> LabelDistribution:
     """Return a distribution over groups of labels, with the error bound of the original one."""
     return LabelDistribution(

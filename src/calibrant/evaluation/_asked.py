@@ -16,12 +16,12 @@ import numpy as np
 
 from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION, JsonObject, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, write_atomically
 from calibrant.core._reported import writable
 from calibrant.core._rows import read_rows
+from calibrant.core._types import FloatArray, IndexArray, JsonObject
 from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
 from calibrant.evaluation._looks import counted_promise
-from calibrant.metrics._validation import Floats, Places
 from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
@@ -230,7 +230,7 @@ class AskedRows:
     rows: SavedRows
     certificate: AskedCertificate
     label: str | None
-    places: Places
+    places: IndexArray
     answers: Mapping[int, str]
     waiting: int
 
@@ -387,12 +387,12 @@ class RowsPromise:
     label: str | None
 
     @cached_property
-    def places(self) -> Places:
+    def places(self) -> IndexArray:
         """Rows that it is about, shape (m,)."""
         return np.arange(len(self.rows)) if self.metric == "recall" else _with_label(self.rows, self.label)
 
     @cached_property
-    def confidence(self) -> Floats:
+    def confidence(self) -> FloatArray:
         """Confidences of these rows, shape (m,); for recall, the probabilities of the label."""
         if self.metric == "recall":
             return _probability(self.rows, self.label)
@@ -448,7 +448,7 @@ class RowsPromise:
         )
 
 
-def _with_label(rows: SavedRows, label: str | None) -> Places:
+def _with_label(rows: SavedRows, label: str | None) -> IndexArray:
     """Return the places of the rows with a predicted label, or with this one."""
     places = np.flatnonzero([found is not None and label in (None, found) for found in rows.labels])
     if not len(places):
@@ -459,7 +459,7 @@ def _with_label(rows: SavedRows, label: str | None) -> Places:
     return places
 
 
-def _probability(rows: SavedRows, label: str | None) -> Floats:
+def _probability(rows: SavedRows, label: str | None) -> FloatArray:
     """Return the probability of a label in each row; NaN where a row has none."""
     if label is None:
         raise ConfigurationError("Expected a label for recall, got none: name it, as with --recall LABEL.")

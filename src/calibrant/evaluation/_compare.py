@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION, JsonObject
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._prediction import Interval
+from calibrant.core._types import BoolArray, IntegerArray, JsonObject
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
 from calibrant.metrics._gate import PairedGate
 from calibrant.metrics._intervals import PairedComparison, holm, paired_comparison, wilson_interval
-from calibrant.metrics._validation import Bools
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message
@@ -219,8 +219,8 @@ def compare_predictions(
 class _Pairs:
     """Positions in two runs of the rows that both have, shape (n,) by index, and the number of the other rows."""
 
-    first: NDArray[np.int64]
-    other: NDArray[np.int64]
+    first: IntegerArray
+    other: IntegerArray
     unpaired: int
 
 
@@ -336,7 +336,7 @@ def _score(run: SavedRows, level: float) -> ComparedRun:
     )
 
 
-def _macro_f1(run: SavedRows, known: Bools) -> float | None:
+def _macro_f1(run: SavedRows, known: BoolArray) -> float | None:
     rows = np.flatnonzero(known).tolist()
     truth = [run.answers[row] for row in rows]
     predicted = [run.labels[row] for row in rows]

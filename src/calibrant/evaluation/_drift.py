@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._prediction import Prediction
+from calibrant.core._types import BoolArray, FloatArray, IntegerArray
 from calibrant.evaluation._topics import TopicDrift, measure_topics
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
-from calibrant.metrics._validation import Bools, Floats
 from calibrant.store._ledger import Ledger
 
 _PERMUTATIONS: Final = 9_999  # at least
@@ -66,7 +65,7 @@ class Drift:
     p_value: float | None
 
 
-def measure_drift(values: Floats, history: Floats) -> Drift:
+def measure_drift(values: FloatArray, history: FloatArray) -> Drift:
     """Compare `values` of shape (n,) with `history` of shape (m,): finite, a thousand each at most."""
     n = len(values)
     m = len(history)
@@ -92,7 +91,7 @@ def measure_drift(values: Floats, history: Floats) -> Drift:
     )
 
 
-def _divided_further(n: int, m: int, is_last: Bools, observed: int) -> float:
+def _divided_further(n: int, m: int, is_last: BoolArray, observed: int) -> float:
     """Return the probability that n of n + m values, drawn at random, are at least as far from the others.
 
     With k values passed, of which i are new, the next one is new with probability (n - i) / (n + m - k): a Markov chain
@@ -235,7 +234,7 @@ class _Sample:
     """Uniform sample of at most 1,000 of the values that came so far."""
 
     values: list[Any] = field(default_factory=list)
-    _keys: Floats = field(default_factory=lambda: np.empty(0))  # the least ones are kept
+    _keys: FloatArray = field(default_factory=lambda: np.empty(0))  # the least ones are kept
     _rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
 
     def add(self, values: Sequence[object]) -> None:
@@ -426,7 +425,7 @@ def _looks(ledger: Ledger, history: str) -> dict[str, int]:
     return looks
 
 
-def _same_labels(table: NDArray[np.int64], level: float, rng: np.random.Generator) -> float:
+def _same_labels(table: IntegerArray, level: float, rng: np.random.Generator) -> float:
     """Return the p-value of a permutation test with the total variation distance.
 
     `table` of shape (2, labels) holds counts. Under the null hypothesis one row, given all sums, is drawn from the
@@ -458,7 +457,7 @@ def _same_labels(table: NDArray[np.int64], level: float, rng: np.random.Generato
     return (further + 1) / (drawn + 1)
 
 
-def _each_label(table: NDArray[np.int64], sizes: NDArray[np.int64]) -> float:
+def _each_label(table: IntegerArray, sizes: IntegerArray) -> float:
     """Return the least p-value of a label, times their number (Bonferroni): rows may have several labels or none.
 
     The p-value of a label is that of all ways to divide the rows, by the difference of its two shares: a hypergeometric
@@ -481,10 +480,10 @@ def _label_p_value(later: int, have: int, new: int, n_rows: int) -> float:
     """Return the probability that `later` of `new` rows have a label that `have` have, or a number as unlikely."""
     from scipy.special import gammaln  # noqa: PLC0415 (`import calibrant` must not load scipy)
 
-    def log_choices(n: NDArray[np.int64] | int, k: NDArray[np.int64] | int) -> Floats:
+    def log_choices(n: IntegerArray | int, k: IntegerArray | int) -> FloatArray:
         chosen = gammaln(np.add(k, 1))
         others = gammaln(np.subtract(n, k) + 1)
-        found: Floats = gammaln(np.add(n, 1)) - chosen - others
+        found: FloatArray = gammaln(np.add(n, 1)) - chosen - others
         return found
 
     counts = np.arange(max(0, new + have - n_rows), min(new, have) + 1)

@@ -19,15 +19,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import JsonObject, read_json_object
+from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Interval, Outcome, Prediction
 from calibrant.core._predictor import Predictor
+from calibrant.core._types import FloatArray, JsonObject
 from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.evaluation._metrics import EvaluationResult
 from calibrant.metrics._intervals import bootstrap_interval, wilson_interval
-from calibrant.metrics._validation import Floats, RandomSource
+from calibrant.metrics._validation import RandomSource
 from calibrant.runs._directory import write_json
 from calibrant.runs._rows import UNKNOWN
 from calibrant.store._scores import Scope, ScopeSummary, Score
@@ -414,7 +415,7 @@ def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is,
     return number
 
 
-def _finite_values(values: ArrayLike, *, name: str) -> Floats:
+def _finite_values(values: ArrayLike, *, name: str) -> FloatArray:
     """Return the values as an array of shape (n,); raise unless all are finite numbers."""
     array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object).ravel()
     if array.dtype.kind not in "biuf":

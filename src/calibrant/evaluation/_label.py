@@ -19,7 +19,7 @@ from typing import IO, Any, Final, Protocol, TypeAlias, cast
 from zipfile import ZipFile, is_zipfile
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import Record, atomic_bytes_writer, atomic_writer, remove_leftovers
+from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers
 from calibrant.core._frames import (
     ANSWER_COLUMNS,
     DECISIONS,
@@ -40,6 +40,7 @@ from calibrant.core._table_files import (
     read_excel_cells,
     require_excel,
 )
+from calibrant.core._types import Record
 from calibrant.evaluation._data import NO_OTHERS, NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._metrics import EvaluationResult, WrittenLabels, answered_lines
 from calibrant.runs._directory import to_keep_answers, unwritable

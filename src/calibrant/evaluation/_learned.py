@@ -20,18 +20,18 @@ from calibrant.calibration._thresholds import (
     suggest_thresholds,
 )
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import SCHEMA_VERSION, JsonObject, read_run_record, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Usage
 from calibrant.core._rows import Example
+from calibrant.core._types import FloatArray, IndexArray, JsonObject
 from calibrant.evaluation._looks import CertificateRequest, counted_certificate
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned
 from calibrant.metrics._confidence import auroc_interval, expected_calibration_error
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
-from calibrant.metrics._validation import Floats, Places
 from calibrant.runs._directory import (
     CALIBRATION,
     METRICS,
@@ -423,7 +423,7 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
     return fit, test
 
 
-def _usable(predictions: SavedRows) -> tuple[Places, LeftOutRows]:
+def _usable(predictions: SavedRows) -> tuple[IndexArray, LeftOutRows]:
     """Return the positions of rows with a confidence and a true label, and counts of the other rows."""
     unlabelled = (predictions.correct == UNKNOWN) & ~predictions.failed
     unsure = np.isnan(predictions.confidence) & ~unlabelled & ~predictions.failed
@@ -442,7 +442,7 @@ def _usable(predictions: SavedRows) -> tuple[Places, LeftOutRows]:
     return kept, left_out
 
 
-def _thresholds(p: Floats, y: Floats) -> ThresholdSuggestion | str:
+def _thresholds(p: FloatArray, y: FloatArray) -> ThresholdSuggestion | str:
     """Return suggested thresholds, or the reason for none."""
     try:
         return suggest_thresholds(p, y)
@@ -450,7 +450,9 @@ def _thresholds(p: Floats, y: Floats) -> ThresholdSuggestion | str:
         return str(error)
 
 
-def _measures(before: Floats, after: Floats, y: Floats, rng: np.random.Generator) -> HeldOutMeasures:
+def _measures(
+    before: FloatArray, after: FloatArray, y: FloatArray, rng: np.random.Generator
+) -> HeldOutMeasures:
     """Return calibration error and Brier score before and after calibration, with intervals."""
     squares = [(p - y) ** 2 for p in (before, after)]
     n_resamples = int(np.clip(_DRAWS // len(y), *_RESAMPLES))
@@ -466,7 +468,7 @@ def _measures(before: Floats, after: Floats, y: Floats, rng: np.random.Generator
     )
 
 
-def _ece_interval(p: Floats, y: Floats, n_resamples: int, rng: np.random.Generator) -> Interval:
+def _ece_interval(p: FloatArray, y: FloatArray, n_resamples: int, rng: np.random.Generator) -> Interval:
     """Return the bootstrap interval of the calibration error over 15 bins of equal width.
 
     Resampling adds noise to every bin, which the error counts as miscalibration: resampled errors come out too

@@ -21,7 +21,8 @@ from calibrant.calibration._thresholds import (
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._splits import near_duplicate_groups
-from calibrant.metrics._validation import Floats, Places, check_number
+from calibrant.core._types import FloatArray, IndexArray
+from calibrant.metrics._validation import check_number
 from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._rows import SavedRows
 from calibrant.store._ledger import Ledger
@@ -95,7 +96,7 @@ def counted_certificate(
     predictions : SavedRows
         All rows.
     kept : sequence of int
-        Places of the rows that it is asked of.
+        IndexArray of the rows that it is asked of.
     all_first : bool, default False
         True to test first, for half of its share, whether all answers may be accepted: on few rows, one wrong answer
         among the most confident ones would end a sequence from the highest threshold at its first step. The other half
@@ -135,7 +136,7 @@ def counted_certificate(
 
 
 def counted_promise(
-    found: AskedCertificate, rows: SavedRows, places: Places, *, label: str | None
+    found: AskedCertificate, rows: SavedRows, places: IndexArray, *, label: str | None
 ) -> AskedCertificate:
     """Return a promise on a file that allows for all others asked of these rows; see `counted_certificate`.
 
@@ -214,7 +215,7 @@ class _TestedRows:
         Groups of near-duplicates; None where a text is not known.
     """
 
-    confidence: Floats
+    confidence: FloatArray
     correct: NDArray[np.int8]
     groups: NDArray[np.uint64] | None
 

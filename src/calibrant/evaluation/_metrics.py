@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import SCHEMA_VERSION, JsonObject, Record
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval, Outcome, Part, Prediction, Usage
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
+from calibrant.core._types import FloatArray, JsonObject, Record
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary, LabelMetrics
 from calibrant.metrics._confidence import auroc_interval, brier_score, expected_calibration_error
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.metrics._validation import Floats
 from calibrant.runs._directory import PREDICTIONS, RunDirectory, write_json
 from calibrant.runs._rows import UNKNOWN, has_low_label_mass, row_lines, row_record
 from calibrant.runs._shards import Shards
@@ -315,7 +315,7 @@ class EvaluationResult:
 
     predictions: tuple[Prediction, ...]
     metrics: EvaluationMetrics
-    confidence: Floats = field(repr=False, compare=False)
+    confidence: FloatArray = field(repr=False, compare=False)
     correct: NDArray[np.int8] = field(repr=False, compare=False)
     directory: Path | None = None
     kept_rows: int | None = None
@@ -705,7 +705,7 @@ class Tally:
         counts = self._counts[:, :-1], self._counts[:, -1]
         return ClassificationSummary.from_counts(self._labels.labels, *counts)
 
-    def _scored(self) -> tuple[Floats, NDArray[np.int8]]:
+    def _scored(self) -> tuple[FloatArray, NDArray[np.int8]]:
         """Return the confidence and the correctness of the rows that have both."""
         # Copies: an array that lends its memory cannot grow.
         confidence = np.array(self.confidence)

@@ -21,12 +21,13 @@ import numpy as np
 
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, StateError
-from calibrant.core._files import SCHEMA_VERSION, Record, atomic_writer, is_in_place, read_run_record
+from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, read_run_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, sha256_of
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
+from calibrant.core._types import BoolArray, Record
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.heads._head import Head
 from calibrant.inference import RetryPolicy
@@ -37,7 +38,6 @@ from calibrant.inference._limits import Gate
 from calibrant.inference._methods import Decoding
 from calibrant.inference._models import open_batch_api
 from calibrant.inference._reader import AnswerReader
-from calibrant.metrics._validation import Bools
 from calibrant.runs._directory import (
     BATCH,
     PREDICTIONS,
@@ -547,7 +547,7 @@ class BatchAnswers:
                 self._files.append(path)
                 self._index_lines(path, asked)
 
-    def _index_lines(self, path: Path, asked: Bools) -> None:
+    def _index_lines(self, path: Path, asked: BoolArray) -> None:
         offset = 0
         with path.open("rb") as file:
             for line in file:
@@ -559,7 +559,7 @@ class BatchAnswers:
                     self._offset[row] = offset
                 offset += len(line)
 
-    def _row(self, line: bytes, asked: Bools) -> int | None:
+    def _row(self, line: bytes, asked: BoolArray) -> int | None:
         """Return the row number of an answer's line; None if the line is discarded."""
         try:
             record = json.loads(line)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from calibrant.core._types import BoolArray, FloatArray, HalfArray, SingleArray
 
 _BATCH: Final = 2048  # permutations at once
 _FEWEST: Final = 10_000
@@ -16,7 +17,7 @@ _FURTHER: Final = 3  # permutations further apart that a p-value at the level ma
 _SHOWN: Final = 100  # permutations further apart that tell a p-value well enough
 _ROUNDING: Final = 1e-5  # relative
 
-Matrix = NDArray[np.float32]
+Matrix = SingleArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class _Stratum:
     size: float
 
     @classmethod
-    def of(cls, label: str, rows: Matrix, new: NDArray[np.bool_]) -> _Stratum:
+    def of(cls, label: str, rows: Matrix, new: BoolArray) -> _Stratum:
         n_new = int(new.sum())
         size = n_new * (len(new) - n_new) / len(new)
         return cls(label=label, rows=rows - rows.mean(axis=0), new=new.astype(np.float32), size=size)
@@ -84,9 +85,9 @@ class _Stratum:
 
 
 def measure_topics(
-    matrix: NDArray[np.float16],
+    matrix: HalfArray,
     labels: Sequence[str],
-    earlier_matrix: NDArray[np.float16],
+    earlier_matrix: HalfArray,
     earlier_labels: Sequence[str],
     *,
     level: float,
@@ -157,9 +158,7 @@ def _masks(new: Matrix, rng: np.random.Generator) -> Matrix:
     return masks
 
 
-def _distances(
-    strata: Sequence[_Stratum], masks: Sequence[Matrix], shuffled: Sequence[Matrix]
-) -> NDArray[np.float64]:
+def _distances(strata: Sequence[_Stratum], masks: Sequence[Matrix], shuffled: Sequence[Matrix]) -> FloatArray:
     """Return the distance within labels and that of all texts, for each permutation of a batch, shape (2, batch).
 
     Labels weigh by the square root of their size: of equal weights, rare labels hide frequent ones, and of sizes the

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import Interval
 from calibrant.core._rows import Example
+from calibrant.core._types import FloatArray, IndexArray
 from calibrant.heads._head import check_texts
 from calibrant.heads._linear import MOST_IN_PRODUCTS, as_text, root_of_products, tempered, unit_rows
 from calibrant.heads._words import Words
@@ -92,7 +93,7 @@ class TextBaseline:
         self.labels_, self._n_rows = found, len(truth)
         return self
 
-    def predict_log_proba(self, texts: Sequence[str]) -> NDArray[np.float64]:
+    def predict_log_proba(self, texts: Sequence[str]) -> FloatArray:
         """Return log-probabilities of the labels, shape (n, L).
 
         Raises
@@ -114,9 +115,9 @@ class TextBaseline:
 
 def _regression(
     columns: Any,  # noqa: ANN401 (a sparse matrix)
-    targets: NDArray[np.intp],
-    weights: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    targets: IndexArray,
+    weights: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
     """Return coefficients of the columns, shape (words, L), and intercepts; every label has a row."""
     from scipy.linalg import solve_triangular  # noqa: PLC0415
     from sklearn.linear_model import LogisticRegression  # noqa: PLC0415

@@ -13,6 +13,7 @@ from calibrant.calibration._fit import log_losses, log_normalise, paired_gain, s
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.heads._head import AS_SCORED, FITTED, TEMPERATURE, Head, HeadFigures, check_rows
 from calibrant.heads._linear import (
     Block,
@@ -68,8 +69,8 @@ class _Trial:
 
     temperature: float | None
     score_weight: float
-    log_proba: NDArray[np.float64]
-    losses: NDArray[np.float64]
+    log_proba: FloatArray
+    losses: FloatArray
     figures: HeadFigures
 
 
@@ -191,7 +192,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     )
 
 
-def _checked_targets(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[Any]:
+def _checked_targets(answers: ArrayLike, rows: FloatArray) -> NDArray[Any]:
     """Return the positions of labels, shape (n,), or distributions over them, shape (n, L), of a fit's rows.
 
     Raises
@@ -205,7 +206,7 @@ def _checked_targets(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[A
     if given.shape == rows.shape and given.dtype.kind == "f" and (given >= 0.0).all():
         totals = given.sum(axis=1, keepdims=True)
         if np.allclose(totals, 1.0, atol=_ROUNDING):
-            normalised: NDArray[np.float64] = given / totals
+            normalised: FloatArray = given / totals
             return normalised
     raise ConfigurationError(
         f"Expected a distribution over {rows.shape[1]} labels for each of {len(rows)} rows, got numbers of shape "
@@ -213,7 +214,7 @@ def _checked_targets(answers: ArrayLike, rows: NDArray[np.float64]) -> NDArray[A
     )
 
 
-def _positions(targets: NDArray[Any]) -> NDArray[np.intp]:
+def _positions(targets: NDArray[Any]) -> IndexArray:
     """Return the positions of the labels, of distributions those of the most probable ones."""
     return targets.argmax(axis=1) if targets.ndim == 2 else targets
 
@@ -221,24 +222,22 @@ def _positions(targets: NDArray[Any]) -> NDArray[np.intp]:
 class _FoldDesigns:
     """Designs of the rows outside each fold, which judge strengths on the rows inside."""
 
-    def __init__(
-        self, rows: HeadRows, answers: NDArray[Any], fold: NDArray[np.intp], labels: LabelSet
-    ) -> None:
+    def __init__(self, rows: HeadRows, answers: NDArray[Any], fold: IndexArray, labels: LabelSet) -> None:
         self._rows, self._answers, self._labels = rows, answers, labels
-        self._folds: list[tuple[Design, NDArray[np.intp]]] = []
+        self._folds: list[tuple[Design, IndexArray]] = []
         for k in np.unique(fold):
             teaching, judged = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             design = Design(rows.take(teaching), answers[teaching], label_names=labels.labels)
             self._folds.append((design, judged))
 
-    def held_out(self, strengths: Strengths, *, by_label: bool = True) -> NDArray[np.float64]:
+    def held_out(self, strengths: Strengths, *, by_label: bool = True) -> FloatArray:
         """Return log-probabilities of every row from the model that it was held out of, shape (n, L)."""
         found = np.empty_like(self._rows.logprobs)
         for design, judged in self._folds:
             found[judged] = design.model(strengths, by_label=by_label).log_proba(self._rows.take(judged))
         return found
 
-    def losses(self, strengths: Strengths, *, by_label: bool = True) -> NDArray[np.float64]:
+    def losses(self, strengths: Strengths, *, by_label: bool = True) -> FloatArray:
         """Return the held-out log loss of every row at the best temperature, in nats, shape (n,)."""
         found = self.held_out(strengths, by_label=by_label)
         temperature = _best_temperature(found, self._answers)
@@ -247,7 +246,7 @@ class _FoldDesigns:
 
 
 def _best_fit(
-    rows: HeadRows, answers: NDArray[Any], fold: NDArray[np.intp], labels: LabelSet
+    rows: HeadRows, answers: NDArray[Any], fold: IndexArray, labels: LabelSet
 ) -> tuple[dict[Block, float], bool]:
     """Return the strengths of least held-out loss that a search finds, and True if labels are to count alike.
 
@@ -296,17 +295,17 @@ def _steps(
             yield {name: changed[name] for name in blocks if name in changed}
 
 
-def _spread(answers: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
+def _spread(answers: IndexArray, n: int) -> BoolArray:
     """Return a mask of about n rows with every label's share of them."""
     part = stratified_folds(answers, -(-len(answers) // n), np.random.default_rng(0))
-    mask: NDArray[np.bool_] = part == 0
+    mask: BoolArray = part == 0
     return mask
 
 
 def _trials(
     rows: HeadRows,
     answers: NDArray[Any],
-    fold: NDArray[np.intp],
+    fold: IndexArray,
     labels: LabelSet,
     *,
     strengths: Strengths,
@@ -328,7 +327,7 @@ def _trials(
 
 def _trial(
     name: str,
-    log_proba: NDArray[np.float64],
+    log_proba: FloatArray,
     answers: NDArray[Any],
     labels: LabelSet,
     *,
@@ -353,7 +352,7 @@ def _trial(
 
 
 def _pooled_weights(
-    held_out: NDArray[np.float64], scores: NDArray[np.float64], answers: NDArray[Any], *, of_scores: float
+    held_out: FloatArray, scores: FloatArray, answers: NDArray[Any], *, of_scores: float
 ) -> tuple[float, float]:
     """Return the weight of the scores beside the regression, and the temperature of the two together.
 
@@ -375,12 +374,12 @@ def _pooled_weights(
     return (1.0 - share) / share * of_regression / of_scores, of_regression / share
 
 
-def _macro_f1(predicted: NDArray[np.intp], answers: NDArray[np.intp], labels: LabelSet) -> float:
+def _macro_f1(predicted: IndexArray, answers: IndexArray, labels: LabelSet) -> float:
     truth, found = ([labels.labels[place] for place in places] for places in (answers, predicted))
     return classification_summary(truth, found, labels=labels).macro_f1
 
 
-def _choose(tried: Sequence[_Trial], answers: NDArray[np.intp], n_labels: int) -> tuple[_Trial, str]:
+def _choose(tried: Sequence[_Trial], answers: IndexArray, n_labels: int) -> tuple[_Trial, str]:
     """Return the chosen candidate and the reason for it."""
     as_scored, at_temperature, fitted = tried
     best = at_temperature if at_temperature.figures.log_loss < as_scored.figures.log_loss else as_scored
@@ -400,7 +399,7 @@ def _choose(tried: Sequence[_Trial], answers: NDArray[np.intp], n_labels: int) -
     return best, reason
 
 
-def _worse_figure(before: _Trial, after: _Trial, answers: NDArray[np.intp], n_labels: int) -> str:
+def _worse_figure(before: _Trial, after: _Trial, answers: IndexArray, n_labels: int) -> str:
     """Return the name of a figure that is clearly lower after than before, or an empty text."""
     guesses = [trial.log_proba.argmax(axis=1) for trial in (before, after)]
     right = [(guess == answers).astype(np.float64) for guess in guesses]
@@ -418,7 +417,7 @@ def _worse_figure(before: _Trial, after: _Trial, answers: NDArray[np.intp], n_la
     return "macro F1" if fall > _SURELY * float(np.std(falls)) + 1e-12 else ""
 
 
-def _f1(predicted: NDArray[np.intp], answers: NDArray[np.intp], n_labels: int) -> float:
+def _f1(predicted: IndexArray, answers: IndexArray, n_labels: int) -> float:
     """Return the mean F1 over the labels that occur."""
     hits = np.bincount(answers[predicted == answers], minlength=n_labels)
     total = np.bincount(predicted, minlength=n_labels) + np.bincount(answers, minlength=n_labels)
@@ -426,7 +425,7 @@ def _f1(predicted: NDArray[np.intp], answers: NDArray[np.intp], n_labels: int) -
     return float((2.0 * hits[occurs] / total[occurs]).mean())
 
 
-def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> tuple[float, ...]:
+def _shift(label_mix: LabelMix, answers: IndexArray, labels: LabelSet) -> tuple[float, ...]:
     """Return the logarithm of expected over observed frequency for each label."""
     if isinstance(label_mix, Mapping):
         if set(label_mix) != set(labels.labels):
@@ -445,13 +444,11 @@ def _shift(label_mix: LabelMix, answers: NDArray[np.intp], labels: LabelSet) -> 
     # One pseudo-row holds every label equally, as in `tempered`.
     observed = np.bincount(answers, minlength=len(labels)) + 1.0 / len(labels)
     wanted = np.log(expected / expected.sum())
-    shift: NDArray[np.float64] = wanted - np.log(observed / observed.sum())
+    shift: FloatArray = wanted - np.log(observed / observed.sum())
     return tuple(shift.tolist())
 
 
-def cross_fitted(
-    logprobs: ArrayLike, answers: ArrayLike, *, labels: LabelSet | Sequence[str]
-) -> NDArray[np.float64]:
+def cross_fitted(logprobs: ArrayLike, answers: ArrayLike, *, labels: LabelSet | Sequence[str]) -> FloatArray:
     """Return cross-fitted distributions after label-prior correction, at their best temperature.
 
     For comparing prompts: a prompt is scored as if its label preference were corrected. With fewer than ten rows, the
@@ -500,7 +497,7 @@ def cross_fitted(
 
 
 def _best_temperature(
-    log_proba: NDArray[np.float64], answers: NDArray[Any], *, most: float = _MOST_TEMPERATURE
+    log_proba: FloatArray, answers: NDArray[Any], *, most: float = _MOST_TEMPERATURE
 ) -> float:
     """Return the temperature in [1 / most, most] of least mean log loss."""
     from scipy.optimize import minimize_scalar  # noqa: PLC0415 - `import calibrant` must not load scipy

@@ -11,11 +11,12 @@ from functools import cached_property
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.calibration._fit import SavedFit, log_normalise
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._types import FloatArray
 from calibrant.heads._linear import (
     Block,
     EmbeddingModel,
@@ -122,8 +123,8 @@ class Head(SavedFit):
     figures: tuple[HeadFigures, ...] = field(default=(), repr=False)
     n_rows: int = 0
     reason: str = ""
-    held_out_losses: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
-    held_out_logprobs: NDArray[np.float64] | None = field(default=None, repr=False, compare=False)
+    held_out_losses: FloatArray | None = field(default=None, repr=False, compare=False)
+    held_out_logprobs: FloatArray | None = field(default=None, repr=False, compare=False)
 
     @property
     def changes_nothing(self) -> bool:
@@ -180,7 +181,7 @@ class Head(SavedFit):
 
     def transform(
         self, logprobs: ArrayLike, texts: Sequence[str] | None = None, *, features: ArrayLike | None = None
-    ) -> NDArray[np.float64]:
+    ) -> FloatArray:
         """Return the final log-probabilities, shape (n, L), normalised.
 
         Parameters
@@ -214,7 +215,7 @@ class Head(SavedFit):
             rows = replace(rows, embeddings=self.embedding.vectors(rows.texts or ()))
         return rows
 
-    def transform_rows(self, rows: HeadRows) -> NDArray[np.float64]:
+    def transform_rows(self, rows: HeadRows) -> FloatArray:
         """Return the final log-probabilities of checked inputs; see `transform`."""
         found = self.model.log_proba(rows)
         if self.temperature is None:

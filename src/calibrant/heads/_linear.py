@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._fit import FLOOR, log_losses, log_normalise
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._reported import writable
+from calibrant.core._types import FloatArray, HalfArray, IndexArray, SingleArray
 from calibrant.heads._words import Words
 
 _PROBE: Final = "The quick brown fox jumps over 13 lazy dogs, and nobody asks why: "
@@ -113,7 +114,7 @@ class HeadEmbedding:
             )
         return replace(self, model=model)
 
-    def vectors(self, texts: Sequence[str]) -> NDArray[np.float64]:
+    def vectors(self, texts: Sequence[str]) -> FloatArray:
         """Return a vector of length 1 for each text, shape (n, d); zeros if it has no known word.
 
         Raises
@@ -177,7 +178,7 @@ def _probe(model: EmbeddingModel, labels: Sequence[str]) -> tuple[float, ...]:
     return tuple(np.round(unit_vectors(model, [recognised_text(labels)])[0], 6).tolist())
 
 
-def unit_vectors(model: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.float64]:
+def unit_vectors(model: EmbeddingModel, texts: Sequence[str]) -> FloatArray:
     """Return a vector of length 1 for each text, shape (n, d).
 
     Raises
@@ -195,10 +196,10 @@ def unit_vectors(model: EmbeddingModel, texts: Sequence[str]) -> NDArray[np.floa
     return unit_rows(found)
 
 
-def unit_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def unit_rows(rows: FloatArray) -> FloatArray:
     """Return rows of length 1, shape (n, d); zeros stay zeros."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    units: NDArray[np.float64] = rows / np.where(lengths > 0.0, lengths, 1.0)
+    units: FloatArray = rows / np.where(lengths > 0.0, lengths, 1.0)
     return units
 
 
@@ -220,18 +221,18 @@ class HeadRows:
         The vectors of the labels' names, used in the fit.
     """
 
-    logprobs: NDArray[np.float64]
-    features: NDArray[np.float64] | None = None
+    logprobs: FloatArray
+    features: FloatArray | None = None
     texts: tuple[str, ...] | None = None
-    embeddings: NDArray[np.float64] | None = None
-    name_embeddings: NDArray[np.float64] | None = None
+    embeddings: FloatArray | None = None
+    name_embeddings: FloatArray | None = None
 
     @classmethod
     def of(
         cls,
-        logprobs: NDArray[np.float64],
+        logprobs: FloatArray,
         *,
-        features: NDArray[np.float64] | None = None,
+        features: FloatArray | None = None,
         texts: Sequence[str] | None = None,
     ) -> Self:
         """Return rows whose log-probabilities are normalised and bounded below."""
@@ -251,7 +252,7 @@ class HeadRows:
         columns = (None if is_even else self.logprobs, *others)
         return tuple(block for block, given in zip(BLOCKS, columns, strict=True) if given is not None)
 
-    def take(self, places: NDArray[np.intp]) -> HeadRows:
+    def take(self, places: IndexArray) -> HeadRows:
         """Return the rows at `places`."""
         return HeadRows(
             logprobs=self.logprobs[places],
@@ -262,14 +263,14 @@ class HeadRows:
         )
 
 
-def tempered(log_proba: NDArray[np.float64], *, temperature: float, n_rows: int) -> NDArray[np.float64]:
+def tempered(log_proba: FloatArray, *, temperature: float, n_rows: int) -> FloatArray:
     """Return log-probabilities after temperature, and smoothing for `n_rows` rows, shape (n, L).
 
     Beside those rows stands one that holds every label equally: no label is ruled out that few rows have not seen.
     """
     found = np.exp(log_normalise(log_proba / temperature))
     even = 1.0 / found.shape[1]
-    smoothed: NDArray[np.float64] = np.log((n_rows * found + even) / (n_rows + 1.0))
+    smoothed: FloatArray = np.log((n_rows * found + even) / (n_rows + 1.0))
     return smoothed
 
 
@@ -291,9 +292,9 @@ class Columns:
     (2, 2)
     """
 
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    coefficients: NDArray[np.float64]
+    mean: FloatArray
+    scale: FloatArray
+    coefficients: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -315,10 +316,10 @@ class LinearModel:
         Their coefficients.
     """
 
-    intercept: NDArray[np.float64]
+    intercept: FloatArray
     columns: Mapping[Block, Columns] = field(default_factory=dict)
     words: Words | None = None
-    word_coefficients: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    word_coefficients: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
 
     @classmethod
     def as_scored(cls, n_labels: int) -> Self:
@@ -348,7 +349,7 @@ class LinearModel:
         used |= set() if self.words is None else {"text"}
         return tuple(block for block in BLOCKS if block in used)
 
-    def log_proba(self, rows: HeadRows) -> NDArray[np.float64]:
+    def log_proba(self, rows: HeadRows) -> FloatArray:
         """Return log-probabilities of the labels, shape (n, L)."""
         scores = np.tile(self.intercept, (len(rows), 1))
         for block, column in self.columns.items():
@@ -364,7 +365,7 @@ class LinearModel:
             scores += self.words.scores(_required(rows.texts), self.word_coefficients)
         return log_normalise(scores)
 
-    def sketch(self, rows: HeadRows) -> NDArray[np.float16] | None:
+    def sketch(self, rows: HeadRows) -> HalfArray | None:
         """Return a random projection of what is read of the texts, shape (n, 64); None if only labels are.
 
         Vectors come before features, and features before words.
@@ -379,7 +380,7 @@ class LinearModel:
             read = self.words.transform(_required(rows.texts))
         if read is None:
             return None
-        sketch: NDArray[np.float16] = (read @ _signs(read.shape[1])).astype(np.float16)
+        sketch: HalfArray = (read @ _signs(read.shape[1])).astype(np.float16)
         return sketch
 
     def to_state(self) -> dict[str, Any]:
@@ -420,7 +421,7 @@ class LinearModel:
 
 
 @lru_cache(maxsize=4)
-def _signs(width: int) -> NDArray[np.float32]:
+def _signs(width: int) -> SingleArray:
     """Return a matrix of random signs, shape (width, 64), that keeps lengths and distances, about.
 
     Achlioptas (2003). The bits are those of a hash, which are the same with every version of NumPy: sketches of bundles
@@ -428,7 +429,7 @@ def _signs(width: int) -> NDArray[np.float32]:
     """
     data = hashlib.shake_256(b"calibrant sketch").digest(width * _SKETCH // 8)
     bits = np.unpackbits(np.frombuffer(data, dtype=np.uint8)).reshape(width, _SKETCH)
-    signs: NDArray[np.float32] = (2.0 * bits - 1.0).astype(np.float32) / np.float32(_SKETCH**0.5)
+    signs: SingleArray = (2.0 * bits - 1.0).astype(np.float32) / np.float32(_SKETCH**0.5)
     return signs
 
 
@@ -450,10 +451,10 @@ class _Taught:
     """
 
     matrix: Any
-    scores: NDArray[np.float64] | None
+    scores: FloatArray | None
     per_score: Any
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
+    mean: FloatArray
+    scale: FloatArray
 
 
 class Design:
@@ -491,7 +492,7 @@ class Design:
             self._blocks["text"] = self._taught_words(rows.texts, [as_text(name) for name in label_names])
         if rows.embeddings is not None:
             self._blocks["embeddings"] = _taught_vectors(rows.embeddings, _required(rows.name_embeddings))
-        self._products: dict[Block, NDArray[np.float64]] = {}
+        self._products: dict[Block, FloatArray] = {}
 
     def _taught_words(self, texts: Sequence[str], names: Sequence[str]) -> _Taught:
         together = self._words.learn([*texts, *names])
@@ -532,10 +533,10 @@ class Design:
 
     def _solved_blocks(
         self,
-        scores: Sequence[NDArray[np.float64]],
+        scores: Sequence[FloatArray],
         strengths: Strengths,
-        row_weights: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[Block, NDArray[np.float64]]]:
+        row_weights: FloatArray,
+    ) -> tuple[FloatArray, FloatArray, dict[Block, FloatArray]]:
         """Return weights of the scores, intercepts and coefficients, solved in products of rows or in columns."""
         matrices = {
             block: self._blocks[block].matrix * strength**0.5 for block, strength in strengths.items()
@@ -553,7 +554,7 @@ class Design:
         parts = {block: strengths[block] ** 0.5 * (matrix.T @ dual) for block, matrix in matrices.items()}
         return weights, intercept, parts
 
-    def _products_of(self, block: Block) -> NDArray[np.float64]:
+    def _products_of(self, block: Block) -> FloatArray:
         if block not in self._products:
             matrix = self._blocks[block].matrix
             self._products[block] = _as_dense(matrix @ matrix.T)
@@ -561,10 +562,10 @@ class Design:
 
     def _solved(
         self,
-        scores: Sequence[NDArray[np.float64]],
+        scores: Sequence[FloatArray],
         matrices: Sequence[Any],
-        row_weights: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], list[NDArray[np.float64]]]:
+        row_weights: FloatArray,
+    ) -> tuple[FloatArray, FloatArray, list[FloatArray]]:
         """Return weights of the scores, intercepts and the coefficients of matrices, under a unit penalty."""
         from scipy.optimize import minimize  # noqa: PLC0415
 
@@ -578,7 +579,7 @@ class Design:
         precision[:n_scores] = _WEIGHT_SPREAD**-2
         precision[n_scores : ends[1]] = _INTERCEPT_SPREAD**-2
 
-        def loss(parameters: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        def loss(parameters: FloatArray) -> tuple[float, FloatArray]:
             weights, intercept, *parts = np.split(parameters, ends[:-1])
             fitted = (weights @ stacked).reshape(n, n_labels) + intercept
             for matrix, part in zip(matrices, parts, strict=True):
@@ -598,34 +599,34 @@ class Design:
         return weights, intercept, [part.reshape(-1, n_labels) for part in parts]
 
 
-def _label_weights(answers: NDArray[Any], n_labels: int) -> NDArray[np.float64]:
+def _label_weights(answers: NDArray[Any], n_labels: int) -> FloatArray:
     """Return weights of rows by which labels count alike, n in all; of distributions every row counts alike."""
     if answers.ndim == 2:
         return np.ones(len(answers))
     counts = np.bincount(answers, minlength=n_labels) + _MORE_ROWS
     weights = 1.0 / counts[answers]
-    alike: NDArray[np.float64] = weights * (len(answers) / weights.sum())
+    alike: FloatArray = weights * (len(answers) / weights.sum())
     return alike
 
 
-def root_of_products(products: NDArray[np.float64]) -> NDArray[np.float64]:
+def root_of_products(products: FloatArray) -> FloatArray:
     """Return a lower triangle R with R R' = products of rows, shape (n, n).
 
     Regression on R is regression on the columns X, with the same penalty: its coefficients c become X' d, R' d = c.
     """
     n = len(products)
     ridge = _RIDGE * np.trace(products) / n + 1e-12  # like rows have a root, too
-    root: NDArray[np.float64] = np.linalg.cholesky(products + ridge * np.eye(n))
+    root: FloatArray = np.linalg.cholesky(products + ridge * np.eye(n))
     return root
 
 
-def _taught_labels(logprobs: NDArray[np.float64]) -> _Taught:
+def _taught_labels(logprobs: FloatArray) -> _Taught:
     mean, scale = _standard(logprobs, constant=1.0)
     standard = (logprobs - mean) * scale
     return _Taught(matrix=standard, scores=logprobs, per_score=np.diag(1.0 / scale), mean=mean, scale=scale)
 
 
-def _taught_vectors(vectors: NDArray[np.float64], names: NDArray[np.float64]) -> _Taught:
+def _taught_vectors(vectors: FloatArray, names: FloatArray) -> _Taught:
     width = vectors.shape[1]
     return _Taught(
         matrix=vectors,
@@ -636,9 +637,7 @@ def _taught_vectors(vectors: NDArray[np.float64], names: NDArray[np.float64]) ->
     )
 
 
-def _standard(
-    given: NDArray[np.float64], *, constant: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _standard(given: FloatArray, *, constant: float) -> tuple[FloatArray, FloatArray]:
     """Return the mean and the factor of each column, after which a row has the squared length 1 on average.
 
     A column that does not vary gets the factor `constant`.
@@ -649,17 +648,15 @@ def _standard(
     return mean, np.where(varies, scale, constant)
 
 
-def _standardised(
-    given: NDArray[np.float64], block: Block, mean: NDArray[np.float64], scale: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    standard: NDArray[np.float64] = (given - mean) * scale
+def _standardised(given: FloatArray, block: Block, mean: FloatArray, scale: FloatArray) -> FloatArray:
+    standard: FloatArray = (given - mean) * scale
     if block == "features" and standard.shape[1] >= _MANY_FEATURES:
         return unit_rows(standard)
     return standard
 
 
-def _as_dense(matrix: Any) -> NDArray[np.float64]:  # noqa: ANN401 (a matrix, dense or sparse)
-    found: NDArray[np.float64] = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+def _as_dense(matrix: Any) -> FloatArray:  # noqa: ANN401 (a matrix, dense or sparse)
+    found: FloatArray = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
     return found
 
 
@@ -669,11 +666,11 @@ def _stored_columns(stored: Mapping[str, Any], block: Block, *, n_labels: int) -
     return Columns(**{name: as_numbers(stored[name], shape) for name, shape in shapes.items()})
 
 
-def _rounded(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _rounded(values: FloatArray) -> FloatArray:
     """Return values rounded to four significant digits, which makes files much smaller."""
     sizes = np.where(values == 0.0, 1.0, np.abs(values))
     scale = 10.0 ** (3.0 - np.floor(np.log10(sizes)))
-    rounded: NDArray[np.float64] = np.round(values * scale) / scale
+    rounded: FloatArray = np.round(values * scale) / scale
     return rounded
 
 
@@ -682,7 +679,7 @@ def as_text(name: str) -> str:
     return _BETWEEN_WORDS.sub(" ", name)
 
 
-def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
+def as_numbers(stored: object, shape: tuple[int, ...]) -> FloatArray:
     """Return stored numbers as floats; TypeError or ValueError unless they are finite and of `shape`."""
     try:
         found = np.asarray(stored, dtype=np.float64)
@@ -695,7 +692,7 @@ def as_numbers(stored: object, shape: tuple[int, ...]) -> NDArray[np.float64]:
     return found
 
 
-def _dense(rows: HeadRows, block: Block) -> NDArray[np.float64]:
+def _dense(rows: HeadRows, block: Block) -> FloatArray:
     if block == "labels":
         return rows.logprobs
     return _required(rows.features if block == "features" else rows.embeddings)

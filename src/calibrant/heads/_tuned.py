@@ -27,10 +27,9 @@ from calibrant.core._prediction import (
 )
 from calibrant.core._predictor import Limits, Predictor
 from calibrant.core._settings import Number, Section, Share
+from calibrant.core._types import FloatArray, HalfArray
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from calibrant.calibration._calibrators import ConfidenceCalibrator
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.core._completion import Client
@@ -110,7 +109,7 @@ class Sketches(Section):
     numbers: str
 
     @classmethod
-    def of(cls, labels: Sequence[str], matrix: NDArray[np.float16]) -> Self:
+    def of(cls, labels: Sequence[str], matrix: HalfArray) -> Self:
         """Return sketches of shape (n, d)."""
         return cls(labels=tuple(labels), numbers=encode_half_floats(matrix))
 
@@ -120,7 +119,7 @@ class Sketches(Section):
         return self
 
     @property
-    def matrix(self) -> NDArray[np.float16]:
+    def matrix(self) -> HalfArray:
         """The sketches, shape (n, d)."""
         found = decode_half_floats(self.numbers)
         if not np.isfinite(found).all() or not self.labels or len(found) % len(self.labels):
@@ -161,7 +160,7 @@ class PredictionHistory(Section):
     def of(
         cls,
         answers: Sequence[str | None],
-        confidence: NDArray[np.float64],
+        confidence: FloatArray,
         *,
         labels: LabelSet,
         sketches: Sketches | None = None,

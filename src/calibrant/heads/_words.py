@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._reported import writable
+from calibrant.core._types import FloatArray, IndexArray, IntegerArray
 
 _WORD: Final = re.compile(r"(?u)\b\w\w+\b")
 _LENGTHS: Final = (2, 3, 4)  # of pieces of words
@@ -68,7 +69,7 @@ class Words:
             return csr_array((len(texts), sum(len(kind.words) for kind in self._kinds.values())))
         return hstack(self._by_kind(texts), format="csr")
 
-    def scores(self, texts: Sequence[str], coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scores(self, texts: Sequence[str], coefficients: FloatArray) -> FloatArray:
         """Return the features of `texts` times coefficients of shape (words, L), shape (n, L)."""
         found = np.zeros((len(texts), coefficients.shape[1]))
         begin = 0
@@ -148,7 +149,7 @@ class _Remembered:
             return renumbered[numbers], columns, np.cumsum(np.append(0, widths), dtype=np.int32)
 
 
-def _stretches(begins: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.intp]:
+def _stretches(begins: NDArray[Any], lengths: NDArray[Any]) -> IndexArray:
     """Return the places of stretches with these beginnings and lengths, one after the other."""
     offsets = begins - (np.cumsum(lengths) - lengths)
     return np.repeat(offsets, lengths) + np.arange(lengths.sum())
@@ -165,7 +166,7 @@ class _Kind(ABC):
         Its inverse document frequencies.
     """
 
-    def __init__(self, words: list[str], idf: NDArray[np.float64]) -> None:
+    def __init__(self, words: list[str], idf: FloatArray) -> None:
         self.words, self.idf = words, idf
         self._place_of = {word: place for place, word in enumerate(words)}
         self._remembered = _Remembered(self._columns_of)
@@ -204,7 +205,7 @@ class _WordPairs(_Kind):
     """Words of two characters or more, and pairs of them, with a space between the two."""
 
     @cached_property
-    def _pairs(self) -> tuple[NDArray[np.int64], Places]:
+    def _pairs(self) -> tuple[IntegerArray, Places]:
         """Keys of the pairs, ascending, and their columns; both words of a pair are columns, too."""
         keys = []
         for place, pair in enumerate(self.words):

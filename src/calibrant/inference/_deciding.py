@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any, Final, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._completion import (
     CompletionRequest,
@@ -24,6 +23,7 @@ from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet, split_label_list
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
 from calibrant.core._structures import OrdinalLabels
+from calibrant.core._types import BoolArray
 from calibrant.inference._methods import Method, ModelSetup
 from calibrant.inference._reader import parts_content, scored_part
 
@@ -216,7 +216,7 @@ class _PartQuestion:
     options: tuple[str, ...]
     labels: tuple[str, ...]
     places: tuple[int, ...]  # of the labels among the options
-    measured: NDArray[np.bool_]
+    measured: BoolArray
 
     @classmethod
     def of(cls, name: str, question: DecisionQuestion, labels: tuple[str, ...]) -> _PartQuestion:

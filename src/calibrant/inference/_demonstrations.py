@@ -21,10 +21,10 @@ from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._structures import unknown_answer
 from calibrant.core._task import Split, Task
+from calibrant.core._types import FloatArray
 from calibrant.heads._linear import unit_rows
 from calibrant.heads._words import Words
 
-_Floats = NDArray[np.float64]
 _EXAMPLES: Final = "\n\nExamples:\n\n"
 _BETWEEN: Final = "\n\n"
 _TEXT: Final = "Text: "
@@ -33,7 +33,7 @@ _WRITE: Final = "\nAnswer with JSON of this form: "
 _PLACEHOLDER: Final = "..."
 _MOST_AT_ONCE: Final = 4_000_000  # likenesses held at a time: 32 MB
 
-_Likeness: TypeAlias = Callable[[Sequence[str]], _Floats]
+_Likeness: TypeAlias = Callable[[Sequence[str]], FloatArray]
 """Similarities of texts to those of an index, shape (len(texts), n); more is nearer."""
 
 
@@ -42,8 +42,8 @@ def _word_likeness(rows: Sequence[str]) -> _Likeness:
     words = Words()
     matrix = words.learn(rows)
 
-    def likeness(texts: Sequence[str]) -> _Floats:
-        cosines: _Floats = (words.transform(texts) @ matrix.T).toarray()
+    def likeness(texts: Sequence[str]) -> FloatArray:
+        cosines: FloatArray = (words.transform(texts) @ matrix.T).toarray()
         return cosines
 
     return likeness
@@ -55,7 +55,7 @@ def _embedding_likeness(rows: Sequence[str]) -> _Likeness:
 
     embedder = Model2VecEmbedder()
 
-    def unit_vectors(texts: Sequence[str]) -> _Floats:
+    def unit_vectors(texts: Sequence[str]) -> FloatArray:
         return unit_rows(np.asarray(embedder.vectors(list(texts)), dtype=np.float64))
 
     matrix = unit_vectors(rows)
@@ -257,7 +257,7 @@ class DemonstrationIndex:
             found.append(tuple(order.sample(shown, len(shown))))
         return found
 
-    def _likeness(self, texts: Sequence[str], retriever: str) -> Iterator[tuple[str, _Floats]]:
+    def _likeness(self, texts: Sequence[str], retriever: str) -> Iterator[tuple[str, FloatArray]]:
         """Yield each text with its similarities to all rows."""
         if retriever not in self._retrievers:
             self._retrievers[retriever] = _RETRIEVERS[retriever]([row.text for row in self.rows])

@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.clients._callable import is_coroutine_function
 from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.core._reported import writable
+from calibrant.core._types import FloatArray
 from calibrant.heads._linear import unit_rows
 from calibrant.metrics._validation import check_count
 
@@ -49,7 +50,7 @@ class Embedder(Protocol):
     @property
     def dimension(self) -> int | None: ...
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
+    async def embed(self, texts: Sequence[str]) -> FloatArray:
         """Return one vector per text, shape (n, d).
 
         Raises
@@ -94,7 +95,7 @@ class CallableEmbedder:
         # Two are enough to keep the event loop free; the work itself holds the interpreter for most of its time.
         self._pool = None if waits else ThreadPoolExecutor(2, thread_name_prefix="calibrant-embed")
 
-    async def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:
+    async def embed(self, texts: Sequence[str]) -> FloatArray:
         """Return one vector per text, shape (n, d).
 
         Raises
@@ -157,7 +158,7 @@ class HashingEmbedder(CallableEmbedder):
             HashingVectorizer(analyzer="char_wb", ngram_range=(3, 5), **counts),
         )
 
-    def _vectors(self, texts: list[str]) -> NDArray[np.float64]:
+    def _vectors(self, texts: list[str]) -> FloatArray:
         if not texts:
             return np.zeros((0, self.dimension or 0))
         legal = list(map(writable, texts))  # a hash is one of bytes
@@ -243,14 +244,12 @@ class CachedEmbedder:
         self._size = embedder.dimension
         self._limit = check_count("cache_size", cache_size, low=0)
         self._timeout = timeout_seconds
-        self._vectors: OrderedDict[str, NDArray[np.float64]] = OrderedDict()
-        self._tasks: dict[
-            tuple[asyncio.AbstractEventLoop, str], asyncio.Task[NDArray[np.float64] | None]
-        ] = {}
+        self._vectors: OrderedDict[str, FloatArray] = OrderedDict()
+        self._tasks: dict[tuple[asyncio.AbstractEventLoop, str], asyncio.Task[FloatArray | None]] = {}
         self._lock = threading.Lock()
         self._warned = False
 
-    async def embed_one(self, text: str) -> NDArray[np.float64] | None:
+    async def embed_one(self, text: str) -> FloatArray | None:
         """Return the read-only vector of a text, shape (d,); None after a failure.
 
         That is so for an empty text, and where the embedder fails, takes too long, or returns a vector
@@ -276,11 +275,11 @@ class CachedEmbedder:
         """Close the embedder."""
         self._embedder.close()
 
-    async def _ask(self, text: str) -> NDArray[np.float64] | None:
+    async def _ask(self, text: str) -> FloatArray | None:
         try:
             rows = await asyncio.wait_for(self._embedder.embed([text]), self._timeout)
             name = type(self._embedder).__name__
-            vector: NDArray[np.float64] = embedding_matrix(rows, count=1, provider=name)[0].copy()
+            vector: FloatArray = embedding_matrix(rows, count=1, provider=name)[0].copy()
             self._check(vector)
         except TimeoutError:
             self._warn(f"it took more than {self._timeout:g} s")
@@ -295,7 +294,7 @@ class CachedEmbedder:
                 self._vectors.popitem(last=False)
         return vector
 
-    def _check(self, vector: NDArray[np.float64]) -> None:
+    def _check(self, vector: FloatArray) -> None:
         """Raise ValueError for an unusable vector."""
         if vector.size < self._least:
             raise ValueError(f"expected a vector of at least {self._least} numbers, got {vector.size}")

@@ -13,9 +13,6 @@ from functools import lru_cache, partial, singledispatch
 from typing import Any, Final, Self, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-import numpy as np
-from numpy.typing import NDArray
-
 from calibrant.clients._calls import Call
 from calibrant.clients._constraint import (
     Constraint,
@@ -50,6 +47,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
 from calibrant.core._predictor import CallGroup
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
+from calibrant.core._types import FloatArray, HalfArray
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import label_content, parts_content, parts_of_set, scored_part
 from calibrant.logprobs._distribution import LabelTrie, whole_label_distribution
@@ -93,7 +91,7 @@ class RowCalls:
     made: int = 0
     model: str | None = None
     usage: Usage = Usage()
-    features: NDArray[np.float16] | None = None
+    features: HalfArray | None = None
 
     def add(self, answer: NextTokens | LabelLogprobs) -> None:
         """Add the usage of a call, and store the name of the model that answered."""
@@ -156,7 +154,7 @@ class Expected:
     """
 
     trie: TokenTrie | None = None
-    shares: NDArray[np.float64] | None = None
+    shares: FloatArray | None = None
     at_once: tuple[int, ...] = ()
 
 

@@ -12,13 +12,14 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.core._completion import TokenListing, named_features
 from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LabelDistribution, Prediction, Usage
 from calibrant.core._predictor import CallGroup, Query
+from calibrant.core._types import FloatArray, HalfArray
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel, HeadRows, as_text, recognised_text
 from calibrant.inference._limits import Gate
@@ -206,7 +207,7 @@ def _head_rows(head: Head, prediction: Prediction, found: LabelDistribution, tex
     return head.rows(found.logprobs[None, :], [text], features=features)
 
 
-def _sketch(head: Head, rows: HeadRows) -> NDArray[np.float16] | None:
+def _sketch(head: Head, rows: HeadRows) -> HalfArray | None:
     """Return the sketch of the only row; None if the head does not read texts."""
     sketches = head.model.sketch(rows)
     return None if sketches is None else sketches[0]
@@ -276,9 +277,9 @@ def held_out_predictions(
 def _with_final(
     prediction: Prediction,
     found: LabelDistribution,
-    logprobs: NDArray[np.float64],
+    logprobs: FloatArray,
     *,
-    sketch: NDArray[np.float16] | None,
+    sketch: HalfArray | None,
 ) -> Prediction:
     return replace(prediction, features=None, sketch=sketch).with_logprobs(
         found,

@@ -14,13 +14,13 @@ from functools import cache
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnsupportedError, ProviderError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction, Usage
 from calibrant.core._predictor import CallGroup
+from calibrant.core._types import FloatArray
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
 from calibrant.inference._methods import Decoding, Method, ModelSetup, ScoringChoice
 from calibrant.inference._reader import Content, label_content, scored_part
@@ -277,7 +277,7 @@ class Sampling(Method):
 
     def _pooled(
         self, labels: LabelSet, given: Sequence[str], weights: Sequence[float]
-    ) -> tuple[str, NDArray[np.float64]]:
+    ) -> tuple[str, FloatArray]:
         """Return the most probable of given labels, and the probabilities of all, above 0, shape (L,)."""
         del weights
         counts = np.array([given.count(label) for label in labels.labels])
@@ -411,7 +411,7 @@ class Fused(Sampling):
 
     def _pooled(
         self, labels: LabelSet, given: Sequence[str], weights: Sequence[float]
-    ) -> tuple[str, NDArray[np.float64]]:
+    ) -> tuple[str, FloatArray]:
         """Return the first given of the most probable labels, and the mean of the answers' distributions."""
         count = len(labels.labels)
         total = np.zeros(count)
@@ -420,7 +420,7 @@ class Fused(Sampling):
             rest = (1.0 - p) / (count - 1)
             total += rest
             total[labels.labels.index(answer)] += p - rest
-        pooled: NDArray[np.float64] = total / total.sum()
+        pooled: FloatArray = total / total.sum()
         by_label = dict(zip(labels.labels, pooled, strict=True))
         best = next(label for label in given if by_label[label] >= pooled.max() - 1e-12)
         return best, pooled

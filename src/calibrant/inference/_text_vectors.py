@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from calibrant.clients._endpoint import public_address, server_address
 from calibrant.clients._litellm import LiteLLMEmbedder
@@ -30,6 +30,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import Query
 from calibrant.core._reported import writable
+from calibrant.core._types import FloatArray, HalfArray, SingleArray
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel, is_same_vector, recognised_text, unit_vectors
 from calibrant.inference._base import run_sync
@@ -73,8 +74,7 @@ _REFUSED: Final = frozenset({400, 413, 422})
 
 Charge: TypeAlias = Callable[[Usage], None]
 """Receiver of the usage of each call."""
-_Vectors: TypeAlias = NDArray[np.float32]
-_Found: TypeAlias = dict[str, _Vectors]
+_Found: TypeAlias = dict[str, SingleArray]
 _Failures: TypeAlias = dict[str, ProviderError]
 _Call: TypeAlias = asyncio.Task[tuple[_Found, _Failures]]
 
@@ -113,19 +113,19 @@ class EngineEmbedder:
         # Beside the text alone, with 120 labelled rows each: cross-validated log loss .15 for .19 on banking requests,
         # .94 for 1.04 on requests of ten domains (features standardised, words beside them).
         self._system = f"{_QUESTION}\n{shown}" if len(shown) <= _MOST_QUESTION else _QUESTION
-        self._centre: NDArray[np.float64] | None = None
+        self._centre: FloatArray | None = None
         traits: Any = client
         weights = traits.endpoint if model.startswith(_GGUF) else weights_digest(model)
         self.identity = [weights, traits.tokenisation, self._system, _BEGUN, _ENGINE_BYTES]
 
-    async def embed_priced(self, texts: Sequence[str]) -> tuple[NDArray[np.float64], Usage]:
+    async def embed_priced(self, texts: Sequence[str]) -> tuple[FloatArray, Usage]:
         """Return one vector per text, shape (n, d); nothing is paid."""
         if self._centre is None:
             self._centre = (await self._features("")).astype(np.float64)
         found = np.array([await self._features(text) for text in texts], dtype=np.float64)
         return found - self._centre, Usage()
 
-    async def _features(self, text: str) -> NDArray[np.float16]:
+    async def _features(self, text: str) -> HalfArray:
         shown = text.encode()[:_ENGINE_BYTES].decode(errors="ignore")
         messages: tuple[Message, ...] = (
             {"role": "system", "content": self._system},
@@ -196,14 +196,14 @@ class TextVectors:
         self._digest = hashlib.sha256(json.dumps(list(identity)).encode())
         self._is_recognised = not place  # the identity of a model on this machine covers its weights
         self.seconds_per_text: float | None = None
-        self._kept: OrderedDict[str, _Vectors] = OrderedDict()
+        self._kept: OrderedDict[str, SingleArray] = OrderedDict()
         self._lock = threading.Lock()
         self._dimension: int | None = None
         # By event loop: the calls under way, by text, and the texts that wait for the next call.
         self._flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Call]] = WeakKeyDictionary()
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
 
-    def vectors(self, texts: list[str]) -> _Vectors:
+    def vectors(self, texts: list[str]) -> SingleArray:
         """Return one vector per text, shape (n, d).
 
         Raises
@@ -400,14 +400,14 @@ class TextVectors:
         self._store.put_many({self._key(text): row for text, row in found.items()})
         return found, failures
 
-    async def _called(self, texts: list[str], charge: Charge) -> _Vectors:
+    async def _called(self, texts: list[str], charge: Charge) -> SingleArray:
         call = partial(self._embedder.embed_priced, texts)
         (matrix, usage), _ = await self._calls.make(call, provider=self.name, operation="embeddings")
         charge(usage)  # whatever the vectors are worth
         with np.errstate(over="ignore"):  # a number that is too large is no finite one, which is checked
             return matrix.astype(np.float32)
 
-    def _checked(self, vector: _Vectors) -> _Vectors:
+    def _checked(self, vector: SingleArray) -> SingleArray:
         """Return a vector; raise ProviderError if it is not finite, or has another length than those before."""
         if not vector.size or not np.isfinite(vector).all():
             raise ProviderError(

@@ -56,8 +56,9 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Bools, Floats, LabelDistribution, LogprobSpace, Token, read_only
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, Token, read_only
 from calibrant.core._schema import parse_path
+from calibrant.core._types import BoolArray, FloatArray
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._fields import AlignedField, align, checked_logprob
 
@@ -461,7 +462,7 @@ class _BranchMasses:
         found = sorted(groups.items(), key=lambda group: -group[1])
         return tuple((tuple(names[place] for place in fit), share) for fit, share in found)
 
-    def normalised(self, n_labels: int) -> tuple[Floats, Bools]:
+    def normalised(self, n_labels: int) -> tuple[FloatArray, BoolArray]:
         """Return normalised log-probabilities and the mask of measured labels, both of shape (L,)."""
         # Forced tokens make raw masses tiny. Relative to the largest, only negligible ones underflow.
         peak = self.peak()
@@ -482,14 +483,14 @@ class _BranchMasses:
         return log_normalise(weights), read_only(measured)
 
 
-def log_normalise(weights: list[float]) -> Floats:
+def log_normalise(weights: list[float]) -> FloatArray:
     """Return the logarithms of weights as shares of their sum, none below that of `FLOOR`; read-only."""
     logprobs = _log_shares(weights)
     logprobs.setflags(write=False)  # a distribution copies arrays that can be written
     return logprobs
 
 
-def _log_shares(weights: list[float]) -> Floats:
+def _log_shares(weights: list[float]) -> FloatArray:
     total = fsum(weights)
     if total <= 0:
         return np.full(len(weights), -log(len(weights)))
@@ -501,7 +502,7 @@ def _log_shares(weights: list[float]) -> Floats:
         # The floor is taken from the others, so that the sum stays 1.
         probabilities *= (1.0 - FLOOR * np.count_nonzero(low)) / probabilities[~low].sum()
         probabilities[low] = FLOOR
-    logprobs: Floats = np.log(probabilities)
+    logprobs: FloatArray = np.log(probabilities)
     return logprobs
 
 

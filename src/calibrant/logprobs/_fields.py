@@ -26,6 +26,7 @@ from calibrant.core._schema import (
     schema_target,
     with_inner_schemas,
 )
+from calibrant.core._types import JsonObject
 from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE
 
 _FENCE = re.compile(r"```[\w-]*\s*(.*?)\s*(?:```)?", re.DOTALL)
@@ -38,7 +39,6 @@ _DECODER: Final = json.JSONDecoder(strict=False)
 _SHORT: Final = 512
 # Documents in a token stream that are compared with the answer.
 _MAX_ATTEMPTS: Final = 64
-_Node = dict[str, Any]
 
 
 class UnparsedError(CalibrantError):
@@ -486,7 +486,7 @@ def as_response_format(schema: object) -> dict[str, Any]:
     return _response_format(name, strict)
 
 
-def _response_format(name: str, strict: _Node) -> dict[str, Any]:
+def _response_format(name: str, strict: JsonObject) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": strict}}
 
 
@@ -513,7 +513,7 @@ def enum_schema(labels: Sequence[str] | LabelSet, field_path: str) -> dict[str, 
     return _response_format("answer", LabelSet.of(labels).schema(field_path))
 
 
-def _strict(node: Any, root: _Node, inside: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401
+def _strict(node: Any, root: JsonObject, inside: frozenset[str] = frozenset()) -> Any:  # noqa: ANN401
     """Return a strict copy of a schema node; `inside` holds the references that are being expanded."""
     if isinstance(node, list):
         return [_strict(item, root, inside) for item in node]

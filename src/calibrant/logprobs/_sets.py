@@ -58,8 +58,9 @@ import numpy as np
 from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Bools, Floats, Integers, LabelDistribution, LogprobSpace, read_only
+from calibrant.core._prediction import LabelDistribution, LogprobSpace, read_only
 from calibrant.core._schema import FieldPath, array_path, element_path
+from calibrant.core._types import BoolArray, FloatArray, IntegerArray
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import FLOOR, SPACES, extract_distribution, least_bound, listed_at
 from calibrant.logprobs._fields import AlignedField, align, value_span
@@ -67,7 +68,9 @@ from calibrant.logprobs._fields import AlignedField, align, value_span
 _FLOOR: Final = 1e-300
 _ENDS: Final = b"]"
 _DECIDE: Final = frozenset({_ENDS, b",", b'"', b"{", b"[", b" "})
-_tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, Integers]]] = WeakKeyDictionary()
+_tokens_by_vocabulary: WeakKeyDictionary[Vocabulary, dict[bytes, dict[bytes, IntegerArray]]] = (
+    WeakKeyDictionary()
+)
 
 
 _KNOWN: Final = read_only([True, True])
@@ -101,14 +104,14 @@ class SetEvidence:
     """
 
     labels: tuple[str, ...]
-    held: Bools
-    probabilities: Floats
-    measured: Bools
-    unresolved: Floats
+    held: BoolArray
+    probabilities: FloatArray
+    measured: BoolArray
+    unresolved: FloatArray
     label_mass: float
     confidence: float
     space: LogprobSpace
-    bounds: Floats | None = None
+    bounds: FloatArray | None = None
 
     def distribution(self, place: int, values: tuple[str, str]) -> LabelDistribution:
         """Return the distribution of one label over "not in the answer" and "in the answer".
@@ -309,7 +312,7 @@ class ArrayPlace:
     labels: LabelDistribution
 
     @property
-    def moves(self) -> Floats:
+    def moves(self) -> FloatArray:
         """Probability that each label comes next, 0 for labels already in the array, shape (L,)."""
         return np.where(self._is_new, (1.0 - self.ends) * self.labels.probabilities, 0.0)
 
@@ -320,7 +323,7 @@ class ArrayPlace:
         return (1.0 - self.ends) * float(self.labels.probabilities[unmeasured].sum())
 
     @property
-    def _is_new(self) -> Bools:
+    def _is_new(self) -> BoolArray:
         return np.array([label not in self.given for label in self.labels.labels])
 
     @property
@@ -381,7 +384,7 @@ def read_place(
     return ArrayPlace(given=tuple(given), ends=decision.ends, mass=decision.mass, labels=labels)
 
 
-def _deciding_tokens(vocabulary: Vocabulary, before: bytes) -> dict[bytes, Integers]:
+def _deciding_tokens(vocabulary: Vocabulary, before: bytes) -> dict[bytes, IntegerArray]:
     """Return the tokens that spell `before` and a deciding byte (see `_side`), by that byte."""
     cache = _tokens_by_vocabulary.setdefault(vocabulary, {})
     if before not in cache:

@@ -71,7 +71,8 @@ import numpy as np
 from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Floats, Integers, LabelDistribution, LogprobSpace
+from calibrant.core._prediction import LabelDistribution, LogprobSpace
+from calibrant.core._types import FloatArray, IntegerArray
 from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import START, LabelTrie, StringState, log_normalise
 from calibrant.logprobs._fields import checked_logprob
@@ -399,8 +400,8 @@ class _Node:
     labels: tuple[int, ...]
     behind: tuple[int, ...]
     ends: tuple[int, ...]
-    next_tokens: Integers
-    leads_to: Integers
+    next_tokens: IntegerArray
+    leads_to: IntegerArray
 
 
 class TokenTrie:
@@ -429,7 +430,7 @@ class TokenTrie:
                 labels.setdefault(tuple(path[:end]), []).append(label)
         order = sorted(labels, key=lambda tokens: (len(tokens), tokens))
         number = {tokens: place for place, tokens in enumerate(order)}
-        closing: dict[int, Integers] = {}
+        closing: dict[int, IntegerArray] = {}
         nodes = []
         for tokens in order:
             depth = len(tokens)
@@ -482,7 +483,7 @@ class TokenWalk:
         trie: TokenTrie,
         *,
         tolerance: float,
-        expected: Floats | None = None,
+        expected: FloatArray | None = None,
         at_once: Sequence[int] = (),
     ) -> None:
         check_tolerance(tolerance)
@@ -491,7 +492,7 @@ class TokenWalk:
         self._expected = expected
         self._at_once = tuple(at_once)
         self._open = {0: 1.0}
-        self._read: dict[int, Floats] = {}
+        self._read: dict[int, FloatArray] = {}
         self._complete = np.zeros(trie.size)
         self._entered = 0.0
 
@@ -546,7 +547,7 @@ class TokenWalk:
             raise LogprobsUnavailableError("The log-probabilities are not numbers.")
         self._propagate(node, np.bincount(here.leads_to, weights=probabilities).astype(np.float64))
 
-    def _propagate(self, node: int, shares: Floats) -> None:
+    def _propagate(self, node: int, shares: FloatArray) -> None:
         """Pass the mass of a node on, by the shares of its children and of the labels that end there."""
         here = self._trie.nodes[node]
         self._read[node] = shares
@@ -559,7 +560,7 @@ class TokenWalk:
         for label, share in zip(here.ends, ending.tolist(), strict=True):
             self._complete[label] += mass * share
 
-    def shares(self) -> Floats:
+    def shares(self) -> FloatArray:
         """Return the share of each node's mass that reaches each label, shape (nodes, L); 0 if unread."""
         table = np.zeros((len(self._trie.nodes), self._trie.size))
         for node in sorted(self._read, reverse=True):  # children have higher numbers: they come first
@@ -580,10 +581,10 @@ class TokenWalk:
         complete = float(self._complete.sum())
         return min(1.0, complete / read) if complete > 0.0 and read > 0.0 else 1.0
 
-    def _share(self, node: int) -> Floats:
+    def _share(self, node: int) -> FloatArray:
         """Return the expected share of an unvisited node's mass that ends in each label, shape (L,)."""
         if self._expected is not None:
-            expected: Floats = self._expected[node]
+            expected: FloatArray = self._expected[node]
             return expected
         shares = np.zeros(self._trie.size)
         labels = self._trie.nodes[node].labels

@@ -10,7 +10,8 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Integers, read_only
+from calibrant.core._prediction import read_only
+from calibrant.core._types import IntegerArray
 
 _COLLAPSED: Final = 0.5  # share of the occurring labels that a classifier must answer
 
@@ -159,8 +160,8 @@ class ClassificationSummary:
     accuracy: float
     macro_f1: float
     per_label: Mapping[str, LabelMetrics]
-    confusion: Integers
-    other: Integers
+    confusion: IntegerArray
+    other: IntegerArray
     n: int
 
     def __post_init__(self) -> None:
@@ -169,7 +170,7 @@ class ClassificationSummary:
 
     @classmethod
     def from_counts(
-        cls, labels: Sequence[str], confusion: Integers, other: Integers
+        cls, labels: Sequence[str], confusion: IntegerArray, other: IntegerArray
     ) -> ClassificationSummary:
         """Return the summary of a confusion matrix.
 
@@ -264,7 +265,9 @@ def _occurring(y_true: Sequence[str], y_pred: Sequence[str | None]) -> tuple[str
     return tuple(sorted(spelling.values()))
 
 
-def label_scores(hits: Integers, predicted: Integers, support: Integers) -> Iterator[dict[str, Any]]:
+def label_scores(
+    hits: IntegerArray, predicted: IntegerArray, support: IntegerArray
+) -> Iterator[dict[str, Any]]:
     """Yield the fields of `LabelMetrics` for each label; a score with a denominator of 0 is 0."""
     precision = hits / np.maximum(predicted, 1)
     recall = hits / np.maximum(support, 1)

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Floats, Interval, Places
+from calibrant.core._prediction import Interval
+from calibrant.core._types import FloatArray, IndexArray
 from calibrant.metrics._validation import (
     ROUNDING,
     as_numbers,
@@ -82,7 +83,7 @@ def expected_calibration_error(
     return float(np.abs(gap).sum() / len(p))
 
 
-def _edges(p: Floats, n_bins: int, strategy: str) -> Floats:
+def _edges(p: FloatArray, n_bins: int, strategy: str) -> FloatArray:
     if strategy == "uniform":
         return np.linspace(0.0, 1.0, n_bins + 1)
     if strategy == "quantile":
@@ -90,10 +91,10 @@ def _edges(p: Floats, n_bins: int, strategy: str) -> Floats:
     raise ConfigurationError(f"Expected strategy 'uniform' or 'quantile', got {strategy!r}.")
 
 
-def bin_places(values: Floats, edges: Floats) -> Places:
+def bin_places(values: FloatArray, edges: FloatArray) -> IndexArray:
     """Return the place of each value's bin; the upper end of a bin belongs to it, and the lowest edge to the first."""
     found = np.searchsorted(edges, values, side="left") - 1
-    places: Places = np.clip(found, 0, max(len(edges) - 2, 0))
+    places: IndexArray = np.clip(found, 0, max(len(edges) - 2, 0))
     return places
 
 
@@ -238,7 +239,7 @@ def multiclass_log_loss(probabilities: ArrayLike, answers: ArrayLike) -> float:
     return float(-np.log(clipped).mean())
 
 
-def _check_distributions(probabilities: ArrayLike, answers: ArrayLike) -> tuple[Floats, Places]:
+def _check_distributions(probabilities: ArrayLike, answers: ArrayLike) -> tuple[FloatArray, IndexArray]:
     """Check distributions and positions of true labels; return both, probabilities in [0, 1]."""
     p = as_numbers("probabilities", probabilities)
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:
@@ -469,7 +470,7 @@ def selective_accuracy(confidence: ArrayLike, correct: ArrayLike, *, coverage: f
     return float(1.0 - _errors_among_top(p, y)[k - 1] / k)
 
 
-def _errors_among_top(p: Floats, y: Floats) -> Floats:
+def _errors_among_top(p: FloatArray, y: FloatArray) -> FloatArray:
     """Return the expected number of errors among the k most confident rows, k = 1..n, shape (n,).
 
     Within a group of ties the expectation grows linearly.
@@ -479,5 +480,5 @@ def _errors_among_top(p: Floats, y: Floats) -> Floats:
     rows_before = np.cumsum(size) - size
     errors_before = np.cumsum(errors) - errors
     into_group = np.arange(1, len(p) + 1) - np.repeat(rows_before, size)
-    result: Floats = np.repeat(errors_before, size) + into_group * np.repeat(errors / size, size)
+    result: FloatArray = np.repeat(errors_before, size) + into_group * np.repeat(errors / size, size)
     return result

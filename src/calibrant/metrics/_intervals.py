@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Floats, Integers, Interval
+from calibrant.core._prediction import Interval
+from calibrant.core._types import FloatArray, IntegerArray
 from calibrant.metrics._validation import (
     check_binary,
     check_count,
@@ -84,7 +85,7 @@ def wilson_limits(successes: float, n: float, *, z: float) -> tuple[float, float
     return lower, upper
 
 
-def mean_interval(values: Floats, counts: Integers, level: float = 0.95) -> Interval:
+def mean_interval(values: FloatArray, counts: IntegerArray, level: float = 0.95) -> Interval:
     """Return the Wilson score interval of the mean of numbers in [0, 1], such as partial credit.
 
     Wilson's interval at the effective sample size ``n m (1 - m) / v`` (Kish 1965), m the mean and v the variance of
@@ -193,8 +194,8 @@ def paired_mean_interval(
 
 
 def _strata(
-    values: Floats, groups: Sequence[object] | NDArray[np.generic] | None
-) -> tuple[Floats, Floats, Floats]:
+    values: FloatArray, groups: Sequence[object] | NDArray[np.generic] | None
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return size, mean and sample variance of each stratum, each of shape (H,)."""
     if groups is None:
         members = [values]
@@ -283,7 +284,7 @@ def bootstrap_interval(
     )
 
 
-def _resampled_means(x: Floats, n_resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
+def _resampled_means(x: FloatArray, n_resamples: int, rng: np.random.Generator) -> Iterator[FloatArray]:
     """Yield resampled means in chunks that fit in memory."""
     n = len(x)
     distinct, counts = np.unique(x, return_counts=True)
@@ -300,7 +301,9 @@ def _resampled_means(x: Floats, n_resamples: int, rng: np.random.Generator) -> I
             yield x.take(drawn).mean(axis=1)
 
 
-def _bca_tails(x: Floats, means: Floats, estimate: float, tails: tuple[float, float]) -> tuple[float, float]:
+def _bca_tails(
+    x: FloatArray, means: FloatArray, estimate: float, tails: tuple[float, float]
+) -> tuple[float, float]:
     """Return the corrected tail probabilities of the BCa bootstrap (Efron 1987, sections 3 and 6).
 
     ``alpha' = Phi(z0 + (z0 + z) / (1 - a (z0 + z)))`` with the bias correction z0 from the share of
@@ -395,7 +398,7 @@ def paired_comparison(correct_a: ArrayLike, correct_b: ArrayLike, level: float =
     )
 
 
-def holm(p_values: ArrayLike) -> Floats:
+def holm(p_values: ArrayLike) -> FloatArray:
     """Return p-values adjusted for multiple tests by Holm's method.
 
     Holm's step-down procedure (Holm 1979, Scandinavian Journal of Statistics 6:65-70): the i-th

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
 
 from calibrant.core._prediction import LOW_LABEL_MASS, Interval
-
-_Record = Mapping[str, Any]
+from calibrant.core._types import Record
 
 
 def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label_mass: int) -> list[str]:
@@ -50,7 +47,7 @@ def zero_width_remark(*intervals: Interval | None) -> str:
     return "width 0 because all rows came out alike, as the next ones need not"
 
 
-def changed_prompt(record: _Record) -> bool:
+def changed_prompt(record: Record) -> bool:
     """Return True if a search's best prompt is not the seed prompt.
 
     Parameters
@@ -61,7 +58,7 @@ def changed_prompt(record: _Record) -> bool:
     return bool(record["chosen"])
 
 
-def search_verdict(record: _Record) -> list[str]:
+def search_verdict(record: Record) -> list[str]:
     """Return sentences about what a search has found: what the user gets, then how its prompt was chosen.
 
     Parameters
@@ -80,7 +77,7 @@ def search_verdict(record: _Record) -> list[str]:
     return [*_tested(record), *chosen, *_given_prompts(validated), *_detectable_gain(record)]
 
 
-def _tested(record: _Record) -> list[str]:
+def _tested(record: Record) -> list[str]:
     """Return a sentence that compares what the user gets with the seed prompt alone, on the test rows."""
     final = record["final"]
     if final is not None:
@@ -108,7 +105,7 @@ def _tested(record: _Record) -> list[str]:
     )
 
 
-def _difference(found: _Record) -> str:
+def _difference(found: Record) -> str:
     """Return the end of a sentence: a difference in accuracy with its interval."""
     ends = found["interval"]
     interval = f"{ends['lower']:+.3f} to {ends['upper']:+.3f}"
@@ -119,7 +116,7 @@ def _lower(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
-def _chosen(record: _Record, validated: list[_Record]) -> str:
+def _chosen(record: Record, validated: list[Record]) -> str:
     """Return a sentence on how the best prompt was chosen."""
     heads = record["by_head"]
     best = validated[record["chosen"]]
@@ -131,7 +128,7 @@ def _chosen(record: _Record, validated: list[_Record]) -> str:
     return f"The best prompt {name}was chosen on {rows} validation rows, without its head: {steps}."
 
 
-def _by_head(heads: _Record) -> str:
+def _by_head(heads: Record) -> str:
     """Return the end of a sentence: the accuracies of the last two prompts, each with its head."""
     other, raced = (_number(heads[f"{name}_accuracy"]) for name in ("other", "raced"))
     return (
@@ -139,7 +136,7 @@ def _by_head(heads: _Record) -> str:
     )
 
 
-def _on_test_rows(intervals: list[_Record], *, worse: str, better: str, same: str) -> list[str]:
+def _on_test_rows(intervals: list[Record], *, worse: str, better: str, same: str) -> list[str]:
     """Return `worse`, `better` or `same`, as the intervals of the differences show; empty if none."""
     if any(interval["upper"] < 0 for interval in intervals):
         return [worse]
@@ -148,7 +145,7 @@ def _on_test_rows(intervals: list[_Record], *, worse: str, better: str, same: st
     return [same] if intervals else []
 
 
-def _kept_seed(record: _Record, validated: list[_Record]) -> list[str]:
+def _kept_seed(record: Record, validated: list[Record]) -> list[str]:
     """Return sentences on why the seed prompt is the best one."""
     heads = record["by_head"]
     if heads is not None and heads["raced"] != 0:
@@ -170,7 +167,7 @@ def _kept_seed(record: _Record, validated: list[_Record]) -> list[str]:
     return [f"{kept} The best of {len(others)} other{many} by score: {_steps(seed, best)}."]
 
 
-def _given_prompts(validated: list[_Record]) -> list[str]:
+def _given_prompts(validated: list[Record]) -> list[str]:
     """Return a sentence that ranks the prompts of the task file on the validation rows."""
     given = [one for one in validated if one["origin"]]
     if not given:
@@ -182,7 +179,7 @@ def _given_prompts(validated: list[_Record]) -> list[str]:
     return [f"The task's own prompts, from the best to the worst on the same validation rows: {names}."]
 
 
-def _detectable_gain(record: _Record) -> list[str]:
+def _detectable_gain(record: Record) -> list[str]:
     """Return a sentence about the smallest gain that the validation rows can show; empty if a prompt was found."""
     gain = record["detectable_gain"]
     if gain is None or changed_prompt(record):
@@ -190,11 +187,11 @@ def _detectable_gain(record: _Record) -> list[str]:
     return [f"With so few validation rows, a gain below {gain:.2f} accuracy will often be missed."]
 
 
-def _measure(seed: _Record) -> str:
+def _measure(seed: Record) -> str:
     return "accuracy" if seed["credit"] is None else "credit"
 
 
-def _steps(seed: _Record, other: _Record) -> str:
+def _steps(seed: Record, other: Record) -> str:
     """Return the figures of two prompts; their score only where the task names one."""
     names = [] if seed["log_loss"] is not None else [("score", "score")]
     names += [(_measure(seed), _measure(seed)), ("macro_f1", "macro F1")]

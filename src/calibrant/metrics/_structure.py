@@ -11,8 +11,9 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Integers, Interval, Part, Prediction
+from calibrant.core._prediction import Interval, Part, Prediction
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
+from calibrant.core._types import IntegerArray
 from calibrant.metrics._classification import (
     AnsweredLabels,
     ClassificationSummary,
@@ -179,7 +180,9 @@ class CreditMetrics:
 StructureMetrics = OrdinalMetrics | HierarchicalMetrics | CreditMetrics
 
 
-def structure_metrics(labels: LabelSet, confusion: Integers, other: Integers) -> StructureMetrics | None:
+def structure_metrics(
+    labels: LabelSet, confusion: IntegerArray, other: IntegerArray
+) -> StructureMetrics | None:
     """Return the metrics of structured labels; None for labels without structure or without rows.
 
     Parameters
@@ -197,7 +200,7 @@ def structure_metrics(labels: LabelSet, confusion: Integers, other: Integers) ->
 
 
 @singledispatch
-def _metrics_of(labels: LabelSet, confusion: Integers, other: Integers) -> StructureMetrics | None:
+def _metrics_of(labels: LabelSet, confusion: IntegerArray, other: IntegerArray) -> StructureMetrics | None:
     """Return the metrics of one kind of labels; a kind with more than its credit is registered here.
 
     They are no method of the label set: `core` knows no intervals.
@@ -217,8 +220,8 @@ def _metrics_of(labels: LabelSet, confusion: Integers, other: Integers) -> Struc
 @_metrics_of.register(OrdinalLabels)
 def _ordinal(
     labels: OrdinalLabels,  # noqa: ARG001
-    confusion: Integers,
-    other: Integers,
+    confusion: IntegerArray,
+    other: IntegerArray,
 ) -> OrdinalMetrics:
     size = len(other)
     labelled = int(confusion.sum())
@@ -239,7 +242,7 @@ def _ordinal(
     )
 
 
-def _kappa(confusion: Integers, distance: Integers) -> float | None:
+def _kappa(confusion: IntegerArray, distance: IntegerArray) -> float | None:
     squares = distance.astype(np.float64) ** 2
     chance = np.outer(confusion.sum(axis=1), confusion.sum(axis=0)) / confusion.sum()
     by_chance = float((squares * chance).sum())
@@ -249,7 +252,9 @@ def _kappa(confusion: Integers, distance: Integers) -> float | None:
 
 
 @_metrics_of.register(HierarchicalLabels)
-def _hierarchical(labels: HierarchicalLabels, confusion: Integers, other: Integers) -> HierarchicalMetrics:
+def _hierarchical(
+    labels: HierarchicalLabels, confusion: IntegerArray, other: IntegerArray
+) -> HierarchicalMetrics:
     truth, predicted = np.nonzero(confusion)
     counts = confusion[truth, predicted]
     rows = int(counts.sum() + other.sum())

@@ -11,12 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Bools, Floats, Places
-
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
-Places: TypeAlias = NDArray[np.intp]
-"""Positions of rows, or counts of them."""
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
 
 RandomSource: TypeAlias = np.random.Generator | int | None
 """Generator of random numbers, or the seed of a new one; None seeds it afresh."""
@@ -27,7 +22,7 @@ ROUNDING = 1e-6
 HUGE = 1e100
 
 
-def as_numbers(name: str, values: ArrayLike) -> Floats:
+def as_numbers(name: str, values: ArrayLike) -> FloatArray:
     """Return `values` as an array of floats; ConfigurationError if they are not numbers."""
     try:
         return np.asarray(values, dtype=np.float64)
@@ -37,7 +32,7 @@ def as_numbers(name: str, values: ArrayLike) -> Floats:
         ) from error
 
 
-def check_values(name: str, values: ArrayLike) -> Floats:
+def check_values(name: str, values: ArrayLike) -> FloatArray:
     """Check `values` and return them as finite floats of shape (n,), n >= 1.
 
     Raises
@@ -56,14 +51,14 @@ def check_values(name: str, values: ArrayLike) -> Floats:
     return array
 
 
-def refuse_rows(illegal: Bools, values: NDArray[Any], expected: str, remedy: str) -> None:
+def refuse_rows(illegal: BoolArray, values: NDArray[Any], expected: str, remedy: str) -> None:
     """Raise ConfigurationError for the first row of the mask `illegal`, shape (n,), if there is one."""
     if illegal.any():
         row = int(np.argmax(illegal))
         raise ConfigurationError(f"Expected {expected}, got {values[row].tolist()} in row {row}: {remedy}.")
 
 
-def check_binary(name: str, values: ArrayLike) -> Floats:
+def check_binary(name: str, values: ArrayLike) -> FloatArray:
     """Check that `values` are 0 or 1, and return them as floats of shape (n,), n >= 1.
 
     Raises
@@ -78,7 +73,7 @@ def check_binary(name: str, values: ArrayLike) -> Floats:
     return array
 
 
-def check_confidence_correct(confidence: ArrayLike, correct: ArrayLike) -> tuple[Floats, Floats]:
+def check_confidence_correct(confidence: ArrayLike, correct: ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Check confidence and correctness, and return them as floats in [0, 1], both of shape (n,).
 
     Parameters
@@ -100,7 +95,7 @@ def check_confidence_correct(confidence: ArrayLike, correct: ArrayLike) -> tuple
     return p, y
 
 
-def check_confidence(confidence: ArrayLike) -> Floats:
+def check_confidence(confidence: ArrayLike) -> FloatArray:
     """Check confidence and return it clipped to [0, 1], shape (n,).
 
     Parameters
@@ -119,7 +114,7 @@ def check_confidence(confidence: ArrayLike) -> Floats:
     return np.clip(p, 0.0, 1.0)
 
 
-def check_same_length(**arrays: Floats) -> None:
+def check_same_length(**arrays: FloatArray) -> None:
     """Raise ConfigurationError unless all arrays have the same number of rows."""
     if len({len(array) for array in arrays.values()}) > 1:
         lengths = ", ".join(f"{name} has {len(array)}" for name, array in arrays.items())
@@ -201,7 +196,7 @@ def normal_quantile(level: float) -> float:
 
 def check_log_probabilities(
     values: ArrayLike, *, name: str = "log_probabilities", n_labels: int | None = None, least: int = 1
-) -> Floats:
+) -> FloatArray:
     """Check `values` and return them as finite floats of shape (n, L), L >= 2.
 
     Parameters
@@ -243,13 +238,13 @@ def check_log_probabilities(
     return rows
 
 
-def as_rows(values: ArrayLike, *, n_labels: int) -> Floats:
+def as_rows(values: ArrayLike, *, n_labels: int) -> FloatArray:
     """Return checked rows of shape (n, L), from log-probabilities of shape (n, L) or (L,)."""
     rows = np.atleast_2d(as_numbers("log_probabilities", values))
     return check_log_probabilities(rows, n_labels=n_labels)
 
 
-def check_answers(answers: ArrayLike, rows: Floats) -> Places:
+def check_answers(answers: ArrayLike, rows: FloatArray) -> IndexArray:
     """Check the positions of the true labels of `rows` and return them, shape (n,), each in [0, L).
 
     Raises

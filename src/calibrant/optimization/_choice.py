@@ -21,10 +21,10 @@ from numpy.typing import ArrayLike
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
+from calibrant.core._types import FloatArray
 from calibrant.heads._fit import cross_fitted
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
 from calibrant.metrics._structure import answer_summary
-from calibrant.metrics._validation import Floats
 from calibrant.optimization._prompt_parts import CandidateTexts
 
 FIRST: Final = 20
@@ -254,7 +254,7 @@ class CandidateStanding:
         Of the labels that are most probable without the label prior, in [0, 1], on the rows that were answered.
     """
 
-    losses: Floats
+    losses: FloatArray
     accuracy: float
     macro_f1: float
 

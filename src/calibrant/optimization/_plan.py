@@ -14,7 +14,7 @@ from calibrant.adapters._gepa import ConfidenceAdapter
 from calibrant.adapters._rows import example_row, query_of
 from calibrant.adapters._state import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import SCHEMA_VERSION, JsonObject
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Prediction
@@ -22,6 +22,7 @@ from calibrant.core._predictor import CallMeter, Predictor, Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
+from calibrant.core._types import JsonObject
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._limits import Gate, rate_limit_waits

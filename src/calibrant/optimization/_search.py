@@ -24,7 +24,7 @@ from calibrant.core._labels import (
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
-from calibrant.metrics._validation import Floats
+from calibrant.core._types import FloatArray
 from calibrant.optimization._choice import (
     FIRST,
     CandidateStanding,
@@ -459,7 +459,7 @@ def _best_screened(standings: Sequence[CandidateStanding], raced: Sequence[int])
     return position if is_better and beats(best, seed, errors=errors) else 0
 
 
-def _logprobs(prediction: Prediction, labels: LabelSet) -> Floats:
+def _logprobs(prediction: Prediction, labels: LabelSet) -> FloatArray:
     """Return log-probabilities of all labels, made from the predicted label without a distribution."""
     if prediction.distribution is not None:
         return np.asarray(prediction.distribution.logprobs, dtype=np.float64)
@@ -467,5 +467,5 @@ def _logprobs(prediction: Prediction, labels: LabelSet) -> Floats:
     if prediction.label is not None:
         # How sure it is, the race finds out itself.
         weights[labels.labels.index(prediction.label)] = 9.0 * len(labels)
-    logprobs: Floats = np.log(weights / weights.sum())
+    logprobs: FloatArray = np.log(weights / weights.sum())
     return logprobs

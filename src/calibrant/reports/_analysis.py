@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import LabelSet, as_label_set
-from calibrant.core._prediction import Bools, Floats, Integers, Interval, Outcome, Part, Places
+from calibrant.core._prediction import Interval, Outcome, Part
 from calibrant.core._structures import part_of
+from calibrant.core._types import BoolArray, FloatArray, IndexArray, IntegerArray
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._confidence import (
     aurc,
@@ -109,9 +110,9 @@ class RiskCoverage:
         Lowest accepted confidence, share of rows accepted, share of wrong rows among those; coverage grows.
     """
 
-    threshold: Floats
-    coverage: Floats
-    risk: Floats
+    threshold: FloatArray
+    coverage: FloatArray
+    risk: FloatArray
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -121,7 +122,7 @@ class Mistakes:
     Attributes
     ----------
     rows : tuple of int
-        Places of the rows shown.
+        IndexArray of the rows shown.
     wrong : int
         Wrong rows in all.
     answer_probability : ndarray of float, shape (n,), or None
@@ -133,7 +134,7 @@ class Mistakes:
 
     rows: tuple[int, ...]
     wrong: int
-    answer_probability: Floats | None = None
+    answer_probability: FloatArray | None = None
     unranked: str = ""
 
 
@@ -293,12 +294,12 @@ def latency_bars(rows: PromptRows) -> list[Bar]:
     return _bars(edges, counts, np.zeros_like(counts))
 
 
-def _counts(values: Floats, edges: Floats) -> Integers:
-    counts: Integers = np.bincount(bin_places(values, edges), minlength=len(edges) - 1)
+def _counts(values: FloatArray, edges: FloatArray) -> IntegerArray:
+    counts: IntegerArray = np.bincount(bin_places(values, edges), minlength=len(edges) - 1)
     return counts
 
 
-def _bars(edges: Floats, right: Integers, wrong: Integers) -> list[Bar]:
+def _bars(edges: FloatArray, right: IntegerArray, wrong: IntegerArray) -> list[Bar]:
     columns = (edges[:-1], edges[1:], right, wrong)
     return list(map(Bar, *(column.tolist() for column in columns)))
 
@@ -409,7 +410,7 @@ class PromptRows:
     labels : tuple of str
         Labels that occur, or are known to the run: sorted, or in the order of `structure`.
     answer, label : ndarray of int, shape (n,)
-        Places in `labels` of the true and the given label; -1 where there is none.
+        IndexArray in `labels` of the true and the given label; -1 where there is none.
     correct : ndarray of int, shape (n,)
         1 right, 0 wrong, -1 where the row failed or its true label is not known.
     confidence : ndarray of float, shape (n,)
@@ -427,12 +428,12 @@ class PromptRows:
 
     saved: SavedRows
     labels: tuple[str, ...]
-    answer: Integers
-    label: Integers
+    answer: IntegerArray
+    label: IntegerArray
     correct: NDArray[np.int8]
-    confidence: Floats
-    latency: Floats
-    cost: Floats
+    confidence: FloatArray
+    latency: FloatArray
+    cost: FloatArray
     cascade: CascadeMetrics | None = None
     composite: CompositeMetrics | None = None
     structure: LabelSet | None = None
@@ -495,19 +496,19 @@ class PromptRows:
         return _distinct(np.array(keys, dtype=np.uint64))
 
     @property
-    def judged(self) -> Bools:
+    def judged(self) -> BoolArray:
         """Rows that are right or wrong, shape (n,)."""
-        judged: Bools = self.correct != UNKNOWN
+        judged: BoolArray = self.correct != UNKNOWN
         return judged
 
     @property
-    def scored(self) -> Bools:
+    def scored(self) -> BoolArray:
         """Rows that are right or wrong, and have a confidence, shape (n,)."""
-        scored: Bools = self.judged & ~np.isnan(self.confidence)
+        scored: BoolArray = self.judged & ~np.isnan(self.confidence)
         return scored
 
     @property
-    def scored_pairs(self) -> tuple[Floats, Floats]:
+    def scored_pairs(self) -> tuple[FloatArray, FloatArray]:
         """Confidence and correctness of the scored rows."""
         return self.confidence[self.scored], self.correct[self.scored].astype(np.float64)
 
@@ -604,7 +605,7 @@ def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally |
 
 
 def read_texts(
-    rows: PromptRows, chosen: Sequence[int], answer_probability: Floats | None = None
+    rows: PromptRows, chosen: Sequence[int], answer_probability: FloatArray | None = None
 ) -> list[RowTexts]:
     """Return the texts of the rows at these positions, in order; empty where a row has none."""
     found = []
@@ -635,7 +636,7 @@ def _spoken_label(label: str | None, *, several: bool) -> str:
     return _spoken(label) if several else label
 
 
-def read_distributions(rows: PromptRows, chosen: Places) -> Floats:
+def read_distributions(rows: PromptRows, chosen: IndexArray) -> FloatArray:
     """Return the label probabilities of the chosen rows, shape (k, L); they need not sum to 1.
 
     A row with a confidence but no distribution spreads the remaining probability evenly over the other labels.
@@ -645,7 +646,7 @@ def read_distributions(rows: PromptRows, chosen: Places) -> Floats:
     rows : PromptRows
         Rows whose answers are single labels, at least two different ones.
     chosen : ndarray of int, shape (k,)
-        Places of rows that have a label and a confidence, in ascending order.
+        IndexArray of rows that have a label and a confidence, in ascending order.
 
     Raises
     ------

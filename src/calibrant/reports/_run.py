@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,13 +15,13 @@ from calibrant.core._files import read_json_object, read_run_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval
 from calibrant.core._structures import labels_from_record
+from calibrant.core._types import Record
 from calibrant.metrics._remarks import changed_prompt, search_verdict
 from calibrant.reports._analysis import PromptRows
 from calibrant.reports._charts import CertifiedPoint
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows
 
 _REMEDY: Final = "restore the file or run it again"
-_Record: TypeAlias = Mapping[str, Any]
 
 
 class ScoreRow(NamedTuple):
@@ -174,7 +174,7 @@ def _record(path: Path) -> dict[str, Any]:
     return read_run_record(path, remedy=_REMEDY) if path.exists() else {}
 
 
-def _labels(directory: Path, search: _Record, metrics: _Record) -> LabelSet | list[str]:
+def _labels(directory: Path, search: Record, metrics: Record) -> LabelSet | list[str]:
     """Return the labels of a run, so that those without a row count, too; none where the run does not say."""
     path = directory / ("result.json" if search else "run.json")
     try:
@@ -217,7 +217,7 @@ def _diff(seed: str, best: str) -> list[tuple[str, str]]:
     return [(kinds[line[:2]], line[2:]) for line in compared if line[:2] in kinds]
 
 
-def _baselines(path: Path, record: _Record) -> Baselines | None:
+def _baselines(path: Path, record: Record) -> Baselines | None:
     """Read the baselines in ``metrics.json`` or ``result.json``; None where it has none."""
     try:
         if record.get("final") is not None:
@@ -231,7 +231,7 @@ def _baselines(path: Path, record: _Record) -> Baselines | None:
     return None
 
 
-def _baselines_of_evaluation(found: _Record) -> Baselines:
+def _baselines_of_evaluation(found: Record) -> Baselines:
     return Baselines(
         about=f"{found['rows']:,} answered rows; baselines learned from {found['labelled_rows']:,} labelled rows",
         scores=[_score(str(one["name"]), one) for one in found["scores"]],
@@ -239,7 +239,7 @@ def _baselines_of_evaluation(found: _Record) -> Baselines:
     )
 
 
-def _baselines_of_search(final: _Record) -> Baselines:
+def _baselines_of_search(final: Record) -> Baselines:
     score = final["score"]
     answered = score["rows"] - score["outcomes"].get("error", 0)
     known = score["accuracy"] is not None and final["baselines"]
@@ -253,7 +253,7 @@ def _baselines_of_search(final: _Record) -> Baselines:
     )
 
 
-def _score(name: str, found: _Record) -> ScoreRow:
+def _score(name: str, found: Record) -> ScoreRow:
     accuracy = found["accuracy"]
     macro_f1 = found.get("macro_f1")
     labels = found.get("answered_labels")

@@ -13,16 +13,9 @@ import numpy as np
 import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import JsonObject, Record
 from calibrant.core._settings import Amount, Count, Number
-from calibrant.metrics._validation import (
-    Floats,
-    RandomSource,
-    as_numbers,
-    check_count,
-    check_number,
-    check_values,
-)
+from calibrant.core._types import FloatArray, JsonObject, Record
+from calibrant.metrics._validation import RandomSource, as_numbers, check_count, check_number, check_values
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import Observation, RouterTraits, RoutingRequest, check_costs, unit_vector
 
@@ -91,13 +84,13 @@ class LinUCB:
         self.inverse = np.tile(np.eye(dim), (arms, 1, 1))  # of I + gram
         self.updates = np.zeros(arms, dtype=np.int64)  # since the last refactorisation
 
-    def scores(self, context: Floats) -> Floats:
+    def scores(self, context: FloatArray) -> FloatArray:
         """Return the upper bounds of all arms, shape (arms,), for a context of length 1, shape (dim,)."""
         solved = self.inverse @ context
-        means: Floats = np.einsum("ad,ad->a", self.response, solved)
+        means: FloatArray = np.einsum("ad,ad->a", self.response, solved)
         return means + self._alpha * np.sqrt((solved @ context) / self.ridge)
 
-    def learn(self, arm: int, context: Floats, reward: float) -> None:
+    def learn(self, arm: int, context: FloatArray, reward: float) -> None:
         """Update the regression of one arm with a reward for a context of length 1, shape (dim,)."""
         self.ridge *= self._decay
         for due in np.flatnonzero((self.updates >= self.dim) | (self.ridge < LEAST_RIDGE)):
@@ -112,13 +105,13 @@ class LinUCB:
         self.response[arm] += (reward / ridge) * context
         self.updates[arm] += 1
 
-    def widths(self, squares: Floats) -> Floats:
+    def widths(self, squares: FloatArray) -> FloatArray:
         """Return alpha times the root mean square of the width over contexts, shape (arms,).
 
         Their entries are uncorrelated and have the mean squares `squares`, shape (dim,).
         """
         diagonals = np.diagonal(self.inverse, axis1=1, axis2=2)
-        widths: Floats = self._alpha * np.sqrt(diagonals @ squares / self.ridge)
+        widths: FloatArray = self._alpha * np.sqrt(diagonals @ squares / self.ridge)
         return widths
 
     def invert(self, arm: int) -> None:
@@ -425,7 +418,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
     def _fresh(self) -> LinUCB:
         return LinUCB(arms=len(self._providers), dim=self._dim + 1, alpha=self._alpha, decay=self._decay)
 
-    def _context(self, embedding: Floats | None) -> Floats | None:
+    def _context(self, embedding: FloatArray | None) -> FloatArray | None:
         """Return the context vector: the truncated embedding and a constant, shape (dim + 1,), of length 1.
 
         None if the embedding is missing or has no direction.
@@ -497,11 +490,11 @@ def _restore_arm(model: LinUCB, arm: int, tally: _BanditTally) -> None:
         raise StateError("Expected a gram without negative eigenvalues, got one that has some.") from None
 
 
-def _packed(values: Floats) -> str:
+def _packed(values: FloatArray) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f8").tobytes()).decode("ascii")
 
 
-def _unpacked(text: str, key: str, *, size: int) -> Floats:
+def _unpacked(text: str, key: str, *, size: int) -> FloatArray:
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:

@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.metrics._validation import Floats, check_count, check_number
+from calibrant.core._types import FloatArray
+from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._protocol import unit_vector
 from calibrant.routing._strategies import Ladder
 
@@ -178,6 +179,6 @@ class CoherenceMonitor:
 class _AnswerHistory:
     """Recent answers of one provider, with its latest coherence."""
 
-    window: deque[Floats]
+    window: deque[FloatArray]
     coherence: float | None = None
     warned: bool = False

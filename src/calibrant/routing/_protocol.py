@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import JsonObject
-from calibrant.metrics._validation import Floats, check_number
+from calibrant.core._types import FloatArray, JsonObject
+from calibrant.metrics._validation import check_number
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,7 +41,7 @@ class RoutingRequest:
     ['small', 'big']
     """
 
-    embedding: Floats | None = None
+    embedding: FloatArray | None = None
     tier: str | None = None
     task: str | None = None
     has_tools: bool = False
@@ -139,7 +139,7 @@ class Observation:
     rate_limited: bool = False
     quality: float | None = None
     cost: float | None = None
-    context: Floats | None = None
+    context: FloatArray | None = None
     penalty: float = 0.0
     recovered: bool = False
     request: RoutingRequest | None = None
@@ -333,7 +333,7 @@ def check_costs(costs: Mapping[str, float] | None, providers: Sequence[str]) -> 
     return {name: check_number(f"the cost of {name!r}", cost, "[0, inf)") for name, cost in table.items()}
 
 
-def unit_vector(vector: ArrayLike | None) -> Floats | None:
+def unit_vector(vector: ArrayLike | None) -> FloatArray | None:
     """Return the vector scaled to length 1, or None if it has no direction.
 
     Parameters
@@ -358,5 +358,5 @@ def unit_vector(vector: ArrayLike | None) -> Floats | None:
     if largest == 0.0:
         return None
     scaled = numbers / largest  # squares of very large or small numbers would leave the range of floats
-    found: Floats = scaled / np.linalg.norm(scaled)
+    found: FloatArray = scaled / np.linalg.norm(scaled)
     return found

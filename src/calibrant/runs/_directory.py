@@ -13,8 +13,6 @@ from typing import IO, Final
 
 from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._files import (
-    JsonObject,
-    Record,
     is_in_place,
     read_json_object,
     read_run_record,
@@ -22,6 +20,7 @@ from calibrant.core._files import (
     try_lock,
     write_atomically,
 )
+from calibrant.core._types import JsonObject, Record
 
 _LOCK: Final = ".lock"
 _INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import DataError, StateError
-from calibrant.core._files import SCHEMA_VERSION, JsonObject, Record
+from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._prediction import (
     LabelDistribution,
@@ -33,6 +33,7 @@ from calibrant.core._prediction import (
 from calibrant.core._rows import MAX_RUN_ROW_BYTES, Example, Row, read_rows
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._structures import labels_from_record, part_of
+from calibrant.core._types import BoolArray, FloatArray, HalfArray, IntegerArray, JsonObject, Record
 from calibrant.runs._directory import (
     DEMONSTRATIONS,
     METRICS,
@@ -325,7 +326,7 @@ def read_row(line: bytes) -> SavedRow:
     return SavedRow.checked(_json_object(line))
 
 
-def sketch_of(values: Record) -> NDArray[np.float16] | None:
+def sketch_of(values: Record) -> HalfArray | None:
     """Return the sketch of a row's text; None if the row has none, or what it has is no sketch."""
     try:
         found = decode_half_floats(values["sketch"])
@@ -589,21 +590,21 @@ class SavedRows:
     name: str
     path: Path
     prompt: str
-    index: NDArray[np.int64]
+    index: IntegerArray
     answers: tuple[str | None, ...]
     labels: tuple[str | None, ...]
     outcomes: tuple[Outcome, ...]
-    confidence: NDArray[np.float64]
+    confidence: FloatArray
     correct: NDArray[np.int8]
-    cost: NDArray[np.float64]
-    latency_seconds: NDArray[np.float64]
-    called: NDArray[np.bool_]
+    cost: FloatArray
+    latency_seconds: FloatArray
+    called: BoolArray
     fields: frozenset[str]
     label_set: tuple[str, ...] | None
     space: LogprobSpace | None
     fingerprint: Fingerprint | None
     rows_with_low_label_mass: int
-    _line: NDArray[np.int64] = field(repr=False)
+    _line: IntegerArray = field(repr=False)
     _source: _RowFile | _OtherRows = field(repr=False)
 
     @classmethod
@@ -714,7 +715,7 @@ class SavedRows:
         return self._source.is_torn
 
     @property
-    def failed(self) -> NDArray[np.bool_]:
+    def failed(self) -> BoolArray:
         """Mask of rows without an answer because of a transport error, shape (n,)."""
         return np.array([outcome is Outcome.ERROR for outcome in self.outcomes], dtype=np.bool_)
 

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from calibrant.core._prediction import Outcome, Part, Prediction
+from calibrant.core._types import JsonObject
 from calibrant.heads._tuned import Decision
-from calibrant.serving._requests import JsonObject
 
 _FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'

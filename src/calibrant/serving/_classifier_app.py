@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._prediction import Outcome, Prediction, Usage
 from calibrant.core._predictor import CallGroup, Predictor, RetryCancelScope
+from calibrant.core._types import JsonObject
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.inference._base import ask_async
 from calibrant.inference._classifier import Classifier
@@ -41,7 +42,7 @@ from calibrant.serving._answers import (
 )
 from calibrant.serving._metrics import ServiceMetrics
 from calibrant.serving._questions import Questions
-from calibrant.serving._requests import JsonObject, bounded_body, plain_error, prepare_app, while_connected
+from calibrant.serving._requests import bounded_body, plain_error, prepare_app, while_connected
 from calibrant.serving._wires import WIRES, read_questions, wire_at
 
 _LOG = logging.getLogger("calibrant.service")

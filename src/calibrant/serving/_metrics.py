@@ -12,7 +12,8 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from calibrant.core._labels import LabelSet, as_label_set
-from calibrant.core._prediction import Floats, Prediction
+from calibrant.core._prediction import Prediction
+from calibrant.core._types import FloatArray
 from calibrant.heads._tuned import Decision, PredictionHistory
 
 _WINDOW: Final = 1_000
@@ -106,7 +107,7 @@ class ServiceMetrics:
         return generate_latest(self.registry)
 
 
-def ks_distance(values: Floats, history: Sequence[float] | Floats) -> float:
+def ks_distance(values: FloatArray, history: Sequence[float] | FloatArray) -> float:
     """Return the largest difference of two empirical distribution functions, in [0, 1].
 
     Parameters

@@ -9,9 +9,10 @@ from typing import Any, Final
 from calibrant.core._completion import DecisionClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label, split_label_list
-from calibrant.core._prediction import Floats, Outcome, Prediction
+from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.core._structures import OrdinalLabels
+from calibrant.core._types import FloatArray
 from calibrant.heads._tuned import Decision, Tuned
 from calibrant.inference._classifier import Classifier
 from calibrant.serving._wires import Answer, BadQuestionError, Question
@@ -175,7 +176,7 @@ def _places(question: Question, labels: LabelSet) -> list[int] | None:
     return None
 
 
-def _led(shares: Floats, label: int, calibrated: float | None) -> Floats:
+def _led(shares: FloatArray, label: int, calibrated: float | None) -> FloatArray:
     """Return probabilities in which the label's is the calibrated confidence, and the others share the rest as before.
 
     The label stays ahead, if only by a billionth: calibration says how often it is right, not which one would be.
@@ -189,7 +190,7 @@ def _led(shares: Floats, label: int, calibrated: float | None) -> Floats:
     calibrated : float or None
         Calibrated confidence in the label, in [0, 1]; None keeps its probability.
     """
-    led: Floats = shares / shares.sum()
+    led: FloatArray = shares / shares.sum()
     own = float(led[label]) if calibrated is None else calibrated
     led[label] = 0.0
     rest = float(led.sum())

@@ -13,11 +13,12 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
+from calibrant.core._types import JsonObject
+
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _FAILED: Final = "The service failed; its log says why."
 _T = TypeVar("_T")
 
-JsonObject: TypeAlias = dict[str, Any]
 ErrorForm: TypeAlias = Callable[[Scope, AnyHTTPException], tuple[int, JsonObject]]
 """Returns status and body of an error."""
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
 from fastapi import HTTPException
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 from starlette.exceptions import HTTPException as AnyHTTPException
@@ -19,7 +18,7 @@ from starlette.types import Scope
 from calibrant.core._completion import QuestionKind
 from calibrant.core._files import json_text
 from calibrant.core._prediction import Usage
-from calibrant.serving._requests import JsonObject
+from calibrant.core._types import FloatArray, JsonObject
 
 SYSTEM_ONE: Final = "/v1/systemone"
 DECISIONS: Final = "/v1/decisions"
@@ -90,7 +89,7 @@ class Answer:
         Members that only System One has room for.
     """
 
-    probabilities: NDArray[np.float64]
+    probabilities: FloatArray
     best: int
     decision: str
     details: Mapping[str, Any] = field(default_factory=dict)

@@ -29,6 +29,7 @@ from calibrant.core._predictor import Limits, OnPrediction, Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DEFAULT_MODEL, ModelSettings
 from calibrant.core._task import Task
+from calibrant.core._types import FloatArray, IndexArray
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._figures import measurements_of
 from calibrant.heads._head import Head
@@ -242,7 +243,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Calibrator of the confidence in the predicted class."""
         return self.tuned_.calibrator
 
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:  # noqa: ANN401, N803
+    def predict_proba(self, X: Any) -> FloatArray:  # noqa: ANN401, N803
         """Return the probability of every class, shape (n, L), as the bundle's service gives it.
 
         Parameters
@@ -623,7 +624,7 @@ class Learned:
         return cls(head=head, calibrator=selection.calibrator, held_out=saved)
 
 
-def stratified_order(codes: NDArray[np.intp], rng: np.random.Generator) -> NDArray[np.intp]:
+def stratified_order(codes: IndexArray, rng: np.random.Generator) -> IndexArray:
     """Return the rows in a random order whose first k rows are stratified by class, for every k."""
     order = rng.permutation(len(codes))
     drawn = codes[order]
@@ -638,7 +639,7 @@ def read_classes(
     y: Any,  # noqa: ANN401
     n_texts: int,
     labels: Sequence[Any] | Mapping[Any, str] | None,
-) -> tuple[NDArray[Any], dict[Any, str], NDArray[np.intp]]:
+) -> tuple[NDArray[Any], dict[Any, str], IndexArray]:
     """Return the sorted classes, the label of every class, and the number of each row's class."""
     if y is None:
         raise ConfigurationError("CalibrantClassifier requires y to be passed, but the target y is None.")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from calibrant.core._types import SingleArray
 
 _LOG = logging.getLogger("calibrant")
 # Numbers grow with time: the lowest ones are the oldest.
@@ -59,9 +60,9 @@ class VectorStore:
         self._path, self._max_bytes = path, max_bytes
         self._has_warned = False
 
-    def get_many(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+    def get_many(self, keys: Sequence[str]) -> dict[str, SingleArray]:
         """Return the stored vectors by key; missing keys are left out."""
-        found: dict[str, NDArray[np.float32]] = {}
+        found: dict[str, SingleArray] = {}
         if not keys or not self._path.exists():
             return found
         try:
@@ -76,7 +77,7 @@ class VectorStore:
             self._warn("read", error)
         return found
 
-    def put_many(self, vectors: Mapping[str, NDArray[np.float32]]) -> None:
+    def put_many(self, vectors: Mapping[str, SingleArray]) -> None:
         """Store vectors by key in one transaction."""
         rows = [(key, vector.astype(_TYPE).tobytes()) for key, vector in vectors.items()]
         try:

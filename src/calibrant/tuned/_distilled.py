@@ -11,13 +11,14 @@ import numpy as np
 
 from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import JsonObject, write_atomically
+from calibrant.core._files import write_atomically
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Outcome
 from calibrant.core._rows import Example
 from calibrant.core._settings import ModelSettings
 from calibrant.core._splits import split_rule
 from calibrant.core._task import Task
+from calibrant.core._types import BoolArray, FloatArray, JsonObject
 from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import FITTED, Head
@@ -26,7 +27,6 @@ from calibrant.inference._heads import read_by_fits
 from calibrant.inference._student import StudentClient, save_student, student_name
 from calibrant.inference._text_vectors import Embeddings, head_embedding, prepare_vectors
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.metrics._validation import Bools, Floats
 from calibrant.runs._rows import SavedRow, SavedRows, record_line
 from calibrant.tuned._folder import refuse_taken
 from calibrant.tuned._task_record import read_run_settings, record_run, task_from_record
@@ -146,7 +146,7 @@ class _ModelRow:
         """The true label, or else the model's."""
         return self.label if self.truth is None else self.truth
 
-    def target(self, labels: LabelSet) -> Floats:
+    def target(self, labels: LabelSet) -> FloatArray:
         """Return the distribution that a student learns, shape (L,)."""
         found = _distribution(self.saved, self.label, labels)
         if self.truth is not None:
@@ -260,7 +260,7 @@ def _figures(own: SavedRows, rows: Sequence[_ModelRow]) -> JsonObject:
     }
 
 
-def _share(right: Bools) -> Interval | None:
+def _share(right: BoolArray) -> Interval | None:
     return wilson_interval(int(right.sum()), len(right)) if len(right) else None
 
 
@@ -312,13 +312,13 @@ def _halves(rows: Sequence[_ModelRow], *, name: str, seed: int) -> tuple[list[_M
     return taught, held_out
 
 
-def _distribution(row: SavedRow, label: str, labels: LabelSet) -> Floats:
+def _distribution(row: SavedRow, label: str, labels: LabelSet) -> FloatArray:
     """Return the model's distribution of a row, shape (L,)."""
     given = row.values.get("probabilities")
     if isinstance(given, Mapping):
         found = np.array([float(given.get(name) or 0.0) for name in labels.labels])
         if found.sum() > 0.0:
-            shares: Floats = found / found.sum()
+            shares: FloatArray = found / found.sum()
             return shares
     even = 1.0 / len(labels)
     sure = 1.0 if np.isnan(row.confidence) else max(row.confidence, even)

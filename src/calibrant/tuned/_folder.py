@@ -20,11 +20,12 @@ import pydantic
 from calibrant.calibration._calibrators import load_calibrator
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
-from calibrant.core._files import JsonObject, Record, decoding_problem, without_doubles
+from calibrant.core._files import decoding_problem, without_doubles
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
 from calibrant.core._settings import Section
 from calibrant.core._task import RecordedTask, Task
+from calibrant.core._types import JsonObject, Record
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Tuned, thresholds_of
 from calibrant.inference._demonstrations import DemonstrationIndex

@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._validation import (
-    Bools,
-    Floats,
-    Places,
     check_count,
     check_number,
     check_same_length,
@@ -33,7 +31,7 @@ _FRONTIER = (
 )
 
 
-def check_scores(name: str, values: ArrayLike) -> Floats:
+def check_scores(name: str, values: ArrayLike) -> FloatArray:
     """Return `values` clipped to [0, 1], shape (n,), n >= 1; up to 1e-6 outside counts as rounding.
 
     Raises
@@ -48,7 +46,7 @@ def check_scores(name: str, values: ArrayLike) -> Floats:
     return np.clip(array, 0.0, 1.0)
 
 
-def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> Places:
+def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> IndexArray:
     """Return the nearest of the k + 1 values 0, 1/k, ..., 1 for each score, as 0 to k, shape (n,).
 
     A score half-way between two values counts as the upper one.
@@ -62,7 +60,7 @@ def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> P
     return np.floor(check_scores(name, scores) * k + 0.5).astype(np.intp)
 
 
-def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> Floats:
+def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> FloatArray:
     """Return the costs of `n` rows, shape (n,), given one number for all rows or one per row.
 
     Parameters
@@ -112,17 +110,17 @@ class PairedRows:
         At least 0, of the N rows that these were taken from.
     """
 
-    signal: Floats
-    small: Floats
-    large: Floats
-    small_cost: Floats
-    large_cost: Floats
-    verifier_cost: Floats
+    signal: FloatArray
+    small: FloatArray
+    large: FloatArray
+    small_cost: FloatArray
+    large_cost: FloatArray
+    verifier_cost: FloatArray
 
     @classmethod
     def of(
         cls,
-        signal: Floats,
+        signal: FloatArray,
         small_score: ArrayLike,
         large_score: ArrayLike,
         costs: tuple[ArrayLike, ArrayLike, ArrayLike | None],
@@ -151,11 +149,11 @@ class PairedRows:
         )
 
     @property
-    def gain(self) -> Floats:
+    def gain(self) -> FloatArray:
         """Score of the large model minus score of the small model, shape (n,)."""
         return self.large - self.small
 
-    def take(self, rows: Bools) -> Self:
+    def take(self, rows: BoolArray) -> Self:
         """Return a subset of rows, with the mean costs of all rows."""
         return replace(self, signal=self.signal[rows], small=self.small[rows], large=self.large[rows])
 
@@ -173,8 +171,8 @@ class Corners:
         Expected per row at every break point; both ascend strictly, and the slope falls strictly.
     """
 
-    cost: Floats = field(compare=False)
-    performance: Floats = field(compare=False)
+    cost: FloatArray = field(compare=False)
+    performance: FloatArray = field(compare=False)
 
     def __len__(self) -> int:
         return len(self.cost)
@@ -186,7 +184,7 @@ class Corners:
         )
 
     @property
-    def price(self) -> Floats:
+    def price(self) -> FloatArray:
         """Slope of each segment, performance per unit of cost, shape (m - 1,); strictly decreasing."""
         return np.diff(self.performance) / np.diff(self.cost)
 
@@ -227,7 +225,7 @@ class Corners:
         return point % len(self)
 
 
-def rising_hull(cost: Floats, performance: Floats) -> Places:
+def rising_hull(cost: FloatArray, performance: FloatArray) -> IndexArray:
     """Return the positions of the corners of the upper convex hull, up to the best performance.
 
     Parameters
@@ -279,10 +277,10 @@ class SignalBins:
         Whether, and to how many steps of [0, 1], signals are rounded first.
     """
 
-    values: Floats
+    values: FloatArray
     k: int | None = None
 
-    def index(self, signal: ArrayLike) -> Places:
+    def index(self, signal: ArrayLike) -> IndexArray:
         """Return the bin of each value, shape (n,); values between bins fall into the next lower bin.
 
         One below all that were seen counts as the lowest. Lower means less sure, so that a threshold between
@@ -324,13 +322,13 @@ class RoutingPolicy:
     small: float
     large: float
     verify: float
-    route: Floats = field(compare=False, repr=False)
+    route: FloatArray = field(compare=False, repr=False)
     cost: float
     performance: float
 
-    def route_probability(self, signal: ArrayLike) -> Floats:
+    def route_probability(self, signal: ArrayLike) -> FloatArray:
         """Return each row's probability of escalation given its signal, shape (n,)."""
-        chances: Floats = self.route[self.bins.index(signal)]
+        chances: FloatArray = self.route[self.bins.index(signal)]
         return chances
 
     def expected(
@@ -342,7 +340,7 @@ class RoutingPolicy:
         small_cost: ArrayLike,
         large_cost: ArrayLike,
         verifier_cost: ArrayLike | None = None,
-    ) -> tuple[Floats, Floats]:
+    ) -> tuple[FloatArray, FloatArray]:
         """Return each row's expected cost and performance, both of shape (n,), without sampling.
 
         Parameters and errors are those of `routing_frontier`; the rows may be others than those of the plan.
@@ -381,9 +379,9 @@ class RoutingFrontier(Corners):
     """
 
     action: tuple[Action, ...]
-    n_routed: Places = field(compare=False)
+    n_routed: IndexArray = field(compare=False)
     bins: SignalBins
-    order: Places = field(compare=False)
+    order: IndexArray = field(compare=False)
 
     def policy(self, point: int) -> RoutingPolicy:
         """Return the policy of a break point; negative numbers count from the most expensive.

@@ -20,7 +20,8 @@ from calibrant.cascade.automix._frontier import (
     routing_frontier,
 )
 from calibrant.core._errors import ConfigurationError, NotFittedError
-from calibrant.metrics._validation import Bools, Floats, Places, check_count, check_number
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
+from calibrant.metrics._validation import check_count, check_number
 
 _SHOWN: Final = 6  # corners of a frontier in a message
 _ARTICLES: Final = re.compile(r"\b(?:a|an|the)\b")
@@ -129,7 +130,7 @@ class MetaVerifier(ABC):
         self._fitted = True
         return self
 
-    def route(self, verifier_score: ArrayLike, *, answers: Sequence[str] | None = None) -> Bools:
+    def route(self, verifier_score: ArrayLike, *, answers: Sequence[str] | None = None) -> BoolArray:
         """Return the mask of rows routed to the large model, bool, shape (n,).
 
         Parameters
@@ -154,13 +155,13 @@ class MetaVerifier(ABC):
     def _learn(self, rows: PairedRows) -> None: ...
 
     @abstractmethod
-    def _routed(self, scores: Floats) -> Bools: ...
+    def _routed(self, scores: FloatArray) -> BoolArray: ...
 
     def _require_fitted(self) -> None:
         if not self._fitted:
             raise NotFittedError(f"This {type(self).__name__} has learned nothing yet: call fit first.")
 
-    def _routed_anyway(self, n: int, answers: Sequence[str] | None) -> Bools:
+    def _routed_anyway(self, n: int, answers: Sequence[str] | None) -> BoolArray:
         """Return the mask of rows routed because their answer is one of `fixed_answers`."""
         if not self._fixed:
             return np.zeros(n, dtype=bool)
@@ -172,7 +173,7 @@ class MetaVerifier(ABC):
             )
         return np.array([_plain_answer(answer) in self._fixed for answer in answers], dtype=bool)
 
-    def _best_prefix(self, gain: Floats, weight: Floats, rows: PairedRows) -> int:
+    def _best_prefix(self, gain: FloatArray, weight: FloatArray, rows: PairedRows) -> int:
         """Return the number of leading groups of rows to route, by price, budget or best IBC lift.
 
         Parameters
@@ -275,7 +276,7 @@ class ThresholdMetaVerifier(MetaVerifier):
         # The first threshold routes nothing: the lowest level seen is trusted.
         self.threshold_ = float(least[self._best_prefix(gain, weight, rows)])
 
-    def _routed(self, scores: Floats) -> Bools:
+    def _routed(self, scores: FloatArray) -> BoolArray:
         return scores < self.threshold_
 
 
@@ -311,7 +312,7 @@ class SelfConsistencyMetaVerifier(MetaVerifier):
     def _learn(self, rows: PairedRows) -> None:
         """Learn nothing: a majority needs no data."""
 
-    def _routed(self, scores: Floats) -> Bools:
+    def _routed(self, scores: FloatArray) -> BoolArray:
         return scores <= 0.5
 
 
@@ -341,27 +342,27 @@ class BinnedRows:
     """
 
     k: int
-    bins: Places
-    state: Places
-    small: Floats
-    large: Floats
+    bins: IndexArray
+    state: IndexArray
+    small: FloatArray
+    large: FloatArray
 
     @classmethod
-    def of(cls, verifier: Floats, small: Floats, large: Floats, *, k: int) -> BinnedRows:
+    def of(cls, verifier: FloatArray, small: FloatArray, large: FloatArray, *, k: int) -> BinnedRows:
         """Sort rows into bins and states."""
         unsolved = np.maximum(small, large) < _SOLVED
         solved = np.where(large > small, State.COMPLEX, State.SIMPLE)
         state = np.where(unsolved, State.UNSOLVABLE, solved).astype(np.intp)
         return cls(k=k, bins=bin_numbers(verifier, k), state=state, small=small, large=large)
 
-    def sums(self, values: Floats | None = None) -> Floats:
+    def sums(self, values: FloatArray | None = None) -> FloatArray:
         """Return the row count, or the sum of `values`, in each state and bin, shape (3, k + 1)."""
         cells = self.state * (self.k + 1) + self.bins
         totals = np.bincount(cells, weights=values, minlength=3 * (self.k + 1))
         return totals.reshape(3, self.k + 1).astype(np.float64)
 
 
-def posterior_gain(prior: Floats, observation: Floats, gain: Floats) -> Floats:
+def posterior_gain(prior: FloatArray, observation: FloatArray, gain: FloatArray) -> FloatArray:
     """Return the mean gain of the large model after each observation, by Bayes' rule.
 
     Parameters
@@ -385,11 +386,11 @@ def posterior_gain(prior: Floats, observation: Floats, gain: Floats) -> Floats:
     before = float(gained.sum() / max(joint.sum(), np.finfo(np.float64).tiny))
     possible = seen > 0.0
     found = gained.sum(axis=0) / np.where(possible, seen, 1.0)
-    means: Floats = np.where(possible, found, before)
+    means: FloatArray = np.where(possible, found, before)
     return means
 
 
-def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[Floats, Floats]:
+def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[FloatArray, FloatArray]:
     """Return the smoothed P(observation | state) and the gain in each cell, both of shape (3, k + 1).
 
     To every bin are added `smoothing` rows that look like all rows together: to its counts and to its sums of
@@ -406,7 +407,9 @@ def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[Floats, Floa
     return observation, gained / np.where(joint > 0.0, joint, 1.0)
 
 
-def functional_belief(rows: BinnedRows, *, value: Callable[[Floats], float]) -> tuple[Floats, Floats]:
+def functional_belief(
+    rows: BinnedRows, *, value: Callable[[FloatArray], float]
+) -> tuple[FloatArray, FloatArray]:
     """Return the table P(v | s) = v^gamma_s / K_s, shape (3, k + 1), and the gammas, shape (3,).
 
     Parameters
@@ -425,7 +428,7 @@ def functional_belief(rows: BinnedRows, *, value: Callable[[Floats], float]) -> 
     steps = np.log(np.maximum(np.arange(rows.k + 1) / rows.k, 0.5 / rows.k))
     counts = rows.sums()
 
-    def judge(gammas: Floats) -> tuple[float, float]:
+    def judge(gammas: FloatArray) -> tuple[float, float]:
         table = _powers(gammas, steps)
         return round(value(table), 12), float((counts * np.log(table)).sum())
 
@@ -446,13 +449,13 @@ def functional_belief(rows: BinnedRows, *, value: Callable[[Floats], float]) -> 
     return _powers(gammas, steps), gammas
 
 
-def _powers(gammas: Floats, steps: Floats) -> Floats:
+def _powers(gammas: FloatArray, steps: FloatArray) -> FloatArray:
     weights = np.exp(gammas[:, None] * steps)
-    table: Floats = weights / weights.sum(axis=1, keepdims=True)
+    table: FloatArray = weights / weights.sum(axis=1, keepdims=True)
     return table
 
 
-def _likeliest_gamma(counts: Floats, steps: Floats) -> float:
+def _likeliest_gamma(counts: FloatArray, steps: FloatArray) -> float:
     """Return the maximum-likelihood gamma >= 0, where expected and observed log v agree."""
     if not counts.sum():
         return 0.0
@@ -469,7 +472,7 @@ def _likeliest_gamma(counts: Floats, steps: Floats) -> float:
     return low if high < _MOST_GAMMA else _MOST_GAMMA
 
 
-def continuous_belief(rows: BinnedRows) -> tuple[Floats, Floats, Floats]:
+def continuous_belief(rows: BinnedRows) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return prior, observation table and gain over states (P_S, P_L) on a grid with steps of 1/k.
 
     Rows are shared out to the four nodes around their scores so that their means stay (linear interpolation);
@@ -497,7 +500,7 @@ def continuous_belief(rows: BinnedRows) -> tuple[Floats, Floats, Floats]:
     return prior, smooth / smooth.sum(axis=1, keepdims=True), gain
 
 
-def _nodes(scores: Floats, k: int) -> list[tuple[Places, Floats]]:
+def _nodes(scores: FloatArray, k: int) -> list[tuple[IndexArray, FloatArray]]:
     """Return the grid points below and above each score, with the weights of linear interpolation."""
     below = np.minimum(np.floor(scores * k), k - 1).astype(np.intp)
     upper = scores * k - below
@@ -617,7 +620,7 @@ class POMDPMetaVerifier(MetaVerifier):
             seen = binned.sums().sum(axis=0)
             gained = binned.sums(rows.gain).sum(axis=0)
 
-            def value(table: Floats) -> float:
+            def value(table: FloatArray) -> float:
                 return held_out_value(posterior_gain(self.prior_, table, self.state_gain_), gained, seen)
 
             self.observation_, self.gamma_ = functional_belief(binned, value=value)
@@ -643,13 +646,13 @@ class POMDPMetaVerifier(MetaVerifier):
                 self.form_values_[form] += value * count / n
         return max(_COMPARED, key=self.form_values_.__getitem__)
 
-    def _gain_at(self, scores: Floats) -> Floats:
+    def _gain_at(self, scores: FloatArray) -> FloatArray:
         if self.form_ == "continuous":
             return np.interp(scores, np.arange(self.k + 1) / self.k, self.gain_)
-        gains: Floats = self.gain_[bin_numbers(scores, self.k)]
+        gains: FloatArray = self.gain_[bin_numbers(scores, self.k)]
         return gains
 
-    def gain(self, verifier_score: ArrayLike) -> Floats:
+    def gain(self, verifier_score: ArrayLike) -> FloatArray:
         """Return the posterior mean of the large model's gain, shape (n,).
 
         Raises
@@ -662,11 +665,11 @@ class POMDPMetaVerifier(MetaVerifier):
         self._require_fitted()
         return self._gain_at(check_scores("verifier_score", verifier_score))
 
-    def _routed(self, scores: Floats) -> Bools:
+    def _routed(self, scores: FloatArray) -> BoolArray:
         return self._gain_at(scores) > self.price_ * self.large_cost_
 
 
-def held_out_value(expected: Floats, gained: Floats, weight: Floats) -> float:
+def held_out_value(expected: FloatArray, gained: FloatArray, weight: FloatArray) -> float:
     """Return the area under the curve of gain against share of rows routed, best expected gain first.
 
     Parameters

@@ -20,14 +20,8 @@ from calibrant.cascade.automix._frontier import (
     routing_frontier,
 )
 from calibrant.core._errors import ConfigurationError
-from calibrant.metrics._validation import (
-    Floats,
-    Places,
-    check_count,
-    check_number,
-    check_same_length,
-    check_values,
-)
+from calibrant.core._types import FloatArray, IndexArray
+from calibrant.metrics._validation import check_count, check_number, check_same_length, check_values
 
 # The tree of decisions has a branch for every cell, and is searched whole.
 _MOST_CELLS: Final = 1_000_000
@@ -102,7 +96,7 @@ class CascadePolicy:
         *,
         cost: ArrayLike,
         verifier_cost: ArrayLike | None = None,
-    ) -> tuple[Floats, Floats]:
+    ) -> tuple[FloatArray, FloatArray]:
         """Return each row's cost and performance under the policy, both of shape (n,).
 
         Parameters and errors are those of `plan_models`; the rows may be others than those of the plan.
@@ -111,7 +105,7 @@ class CascadePolicy:
         bins, columns = _check_columns(verifier_scores, scores, self.k)
         spent = np.zeros(len(columns[0]))
         performance = np.zeros_like(spent)
-        waiting: list[tuple[Seen, Places]] = [((), np.arange(len(spent)))]
+        waiting: list[tuple[Seen, IndexArray]] = [((), np.arange(len(spent)))]
         while waiting:
             seen, rows = waiting.pop()
             action = self.actions[seen]
@@ -244,14 +238,16 @@ def plan_models(
     cells = np.ravel_multi_index(tuple(bins), shape)
     n_cells = int(np.prod(shape))
     counts = np.bincount(cells, minlength=n_cells).reshape(shape).astype(np.float64)
-    sums: Floats = np.stack(
+    sums: FloatArray = np.stack(
         [np.bincount(cells, weights=c, minlength=counts.size).reshape(shape) for c in columns]
     )
     mass, means = _shrunk_tables(counts, sums, strength)
     return exact_frontier(mass, means, cost=costs, verifier_cost=looks)
 
 
-def exact_frontier(mass: Floats, value: Floats, *, cost: Floats, verifier_cost: Floats) -> CascadeFrontier:
+def exact_frontier(
+    mass: FloatArray, value: FloatArray, *, cost: FloatArray, verifier_cost: FloatArray
+) -> CascadeFrontier:
     """Return the exact frontier of N models under known probabilities.
 
     Parameters
@@ -276,7 +272,7 @@ def exact_frontier(mass: Floats, value: Floats, *, cost: Floats, verifier_cost: 
     return CascadeFrontier(cost=x, performance=y, _tree=tree)
 
 
-def _shrunk_tables(counts: Floats, sums: Floats, strength: float) -> tuple[Floats, Floats]:
+def _shrunk_tables(counts: FloatArray, sums: FloatArray, strength: float) -> tuple[FloatArray, FloatArray]:
     """Return joint probabilities and mean scores, with conditional values shrunk to marginal ones."""
     n = counts.sum()
     axes = tuple(range(counts.ndim))
@@ -303,7 +299,7 @@ def _shrunk_tables(counts: Floats, sums: Floats, strength: float) -> tuple[Float
 
 def _check_columns(
     verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLike], k: tuple[int, ...]
-) -> tuple[list[Places], list[Floats]]:
+) -> tuple[list[IndexArray], list[FloatArray]]:
     """Check the columns; return the verifiers' scores as bins, and the scores of the models."""
     _check_counts(verifier_scores, scores, models=len(k) + 1)
     columns = {f"scores[{m}]": column for m, column in enumerate(scores)}
@@ -322,7 +318,9 @@ def _check_counts(verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLi
         )
 
 
-def _check_prices(cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: int) -> tuple[Floats, Floats]:
+def _check_prices(
+    cost: ArrayLike, verifier_cost: ArrayLike | None, *, models: int
+) -> tuple[FloatArray, FloatArray]:
     """Return costs, shape (N,), and verifier costs, shape (N - 1,); refuse negative ones.
 
     Without verifier costs, looking at an answer costs as much as the call it came from.
@@ -346,8 +344,8 @@ class _PlanNode:
     each model, with the models in front.
     """
 
-    mass: Floats
-    gain: Floats
+    mass: FloatArray
+    gain: FloatArray
     after: int  # the next model's position; the one before it was just verified
 
     def verified(self, model: int) -> list[_PlanNode]:
@@ -363,8 +361,8 @@ class _PlanTree:
     """Decision tree of a cascade, solved from probability tables and costs."""
 
     root: _PlanNode
-    cost: Floats
-    verifier_cost: Floats
+    cost: FloatArray
+    verifier_cost: FloatArray
 
     def reports(self, node: _PlanNode) -> Iterator[tuple[int, float, float]]:
         """Yield model, expected cost and performance of each answer that can be reported at a node."""
@@ -381,7 +379,7 @@ class _PlanTree:
         for model in range(node.after, len(self.verifier_cost)):
             yield model, mass * float(self.cost[model] + self.verifier_cost[model])
 
-    def hull(self, node: _PlanNode) -> tuple[Floats, Floats]:
+    def hull(self, node: _PlanNode) -> tuple[FloatArray, FloatArray]:
         """Return the frontier of a node: the upper hull over the frontiers of its actions."""
         costs = []
         values = []
@@ -414,7 +412,7 @@ class _PlanTree:
         return value, best
 
 
-def _sum_of_hulls(hulls: Sequence[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+def _sum_of_hulls(hulls: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[FloatArray, FloatArray]:
     """Return the corners of the Minkowski sum of hulls: all segments, sorted by falling slope."""
     run = np.concatenate([np.diff(x) for x, _ in hulls])
     rise = np.concatenate([np.diff(y) for _, y in hulls])
@@ -439,7 +437,7 @@ class UnionBaseline:
     """
 
     frontiers: tuple[RoutingFrontier, ...]
-    cost: Floats = field(compare=False)
+    cost: FloatArray = field(compare=False)
 
     def mixture(self, *, cost: float) -> RoutingPolicy:
         """Return the best policy for a budget, over the pair of neighbouring models it selects.

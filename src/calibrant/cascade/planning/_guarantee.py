@@ -20,7 +20,8 @@ from calibrant.calibration._thresholds import candidate_thresholds
 from calibrant.cascade._rules import KeepRule
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._ranks import DEFAULT_KEY, tie_ranks
-from calibrant.metrics._validation import Bools, Floats, Places, check_number
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
+from calibrant.metrics._validation import check_number
 
 # A tied block is split where that keeps so many more of the rows: where blocks are a few rows each, a plain threshold
 # is worth more to its reader.
@@ -198,15 +199,15 @@ class _Order(NamedTuple):
         True where all answers of that confidence are kept.
     """
 
-    confidence: Floats
-    ranks: Floats
-    kept: Places
-    worse: Places
-    better: Places
-    whole: Bools
+    confidence: FloatArray
+    ranks: FloatArray
+    kept: IndexArray
+    worse: IndexArray
+    better: IndexArray
+    whole: BoolArray
 
 
-def _in_order(confidence: Floats, ranks: Floats, difference: Floats) -> _Order:
+def _in_order(confidence: FloatArray, ranks: FloatArray, difference: FloatArray) -> _Order:
     """Return the nested acceptance rules for n rows; answers without a confidence are never accepted."""
     sure = np.flatnonzero(~np.isnan(confidence))
     own = sure[np.lexsort((ranks[sure], -confidence[sure]))]
@@ -226,7 +227,7 @@ def _in_order(confidence: Floats, ranks: Floats, difference: Floats) -> _Order:
     )
 
 
-def _round_thresholds(confidence: Floats, ends: Places) -> tuple[float, ...]:
+def _round_thresholds(confidence: FloatArray, ends: IndexArray) -> tuple[float, ...]:
     """Return a threshold for each rule, rounded if that does not change the accepted answers."""
     grid = candidate_thresholds()
     kept = confidence[ends]
@@ -235,7 +236,7 @@ def _round_thresholds(confidence: Floats, ends: Places) -> tuple[float, ...]:
     return tuple(np.where(rounded > below, rounded, kept).tolist())
 
 
-def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> Places:
+def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> IndexArray:
     """Return the positions of the rules that pass before the first failure."""
     # Shares of the surest block come after keeping nothing; the whole block at 1 need not.
     provable = bool(count_passes([0], [0], n, epsilon=epsilon, delta=delta))
@@ -245,7 +246,7 @@ def _passing_steps(order: _Order, n: int, epsilon: float, delta: float) -> Place
     return steps[: count_passes(*counts, n, epsilon=epsilon, delta=delta, first_is_strict=strict)]
 
 
-def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> Floats:
+def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> FloatArray:
     """Return Tango's score of the loss against `epsilon`, in standard errors; negative if below.
 
     Tango's score statistic for paired proportions (Tango 1998, Statistics in Medicine 17:891-908):
@@ -268,7 +269,7 @@ def loss_score(worse: ArrayLike, better: ArrayLike, n: int, epsilon: float) -> F
     root = np.sqrt(slope**2 + 8.0 * n * b * epsilon * (1.0 - epsilon))
     q = (slope + root) / (4.0 * n)
     spread = np.sqrt(n * (2.0 * np.maximum(q, 0.0) + epsilon - epsilon**2))
-    result: Floats = (w - b - n * epsilon) / spread
+    result: FloatArray = (w - b - n * epsilon) / spread
     return result
 
 
@@ -335,7 +336,7 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
     return worst
 
 
-def _counts(n: int) -> Floats:
+def _counts(n: int) -> FloatArray:
     """Return the upper ends of blocks of counts from 0 to n; blocks of large counts are wider."""
     dense = np.arange(min(n, _DENSE) + 1.0)
     if n <= _DENSE:
@@ -345,7 +346,7 @@ def _counts(n: int) -> Floats:
     return np.unique(np.concatenate([dense, np.floor(roots**2), [float(n)]]))
 
 
-def _nuisances(n: int, epsilon: float) -> Floats:
+def _nuisances(n: int, epsilon: float) -> FloatArray:
     """Return a grid of probabilities of `better`, the nuisance parameter of the test."""
     top = (1.0 - epsilon) / 2.0
     few = (np.arange(0.0, 20.0, 0.1) / 2.0) ** 2 / n  # up to an expected count of 100
@@ -355,7 +356,7 @@ def _nuisances(n: int, epsilon: float) -> Floats:
     return np.unique(tried[(tried >= 0.0) & (tried <= top)])
 
 
-def _largest_worse(score: float, better: Floats, n: int, epsilon: float) -> Floats:
+def _largest_worse(score: float, better: FloatArray, n: int, epsilon: float) -> FloatArray:
     """Return, for each count of `better`, the largest count of `worse` that is rejected; -1 where none is."""
     low = np.full(len(better), -1.0)
     high = n - better + 1.0

@@ -18,11 +18,12 @@ from calibrant.cascade.automix._frontier import routing_frontier
 from calibrant.cascade.automix._meta import POMDPMetaVerifier
 from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import JsonObject, Record, damaged_record, read_record, write_record
+from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import Interval
+from calibrant.core._types import FloatArray, IndexArray, JsonObject, Record
 from calibrant.metrics._intervals import bootstrap_interval, paired_comparison, wilson_interval
-from calibrant.metrics._validation import Floats, Places, RandomSource, check_number
+from calibrant.metrics._validation import RandomSource, check_number
 
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
@@ -67,10 +68,10 @@ class Signals:
         Keys of the first rule of a policy, the second one and so on; see `tie_keys`.
     """
 
-    raw: Floats
-    calibrated: Floats
-    correct: Floats
-    ranks: Floats
+    raw: FloatArray
+    calibrated: FloatArray
+    correct: FloatArray
+    ranks: FloatArray
     keys: tuple[str, ...]
 
     def route(self, policy: KeepPolicy) -> Route:
@@ -78,9 +79,9 @@ class Signals:
         confidence = self.calibrated if policy.calibrated else self.raw
         return policy.follow(confidence, self.ranks[: len(policy.rules)])
 
-    def right(self, route: Route) -> Floats:
+    def right(self, route: Route) -> FloatArray:
         """Return the correctness of the answers that a route gives, shape (n,)."""
-        given: Floats = self.correct[route.answered, np.arange(len(route.answered))]
+        given: FloatArray = self.correct[route.answered, np.arange(len(route.answered))]
         return given
 
     def figures(self, policy: KeepPolicy, prices: Prices) -> tuple[float, float]:
@@ -97,7 +98,7 @@ class Signals:
         only_policy = (difference == -1.0).sum()
         return int(only_last), int(only_policy)
 
-    def take(self, rows: Places) -> Signals:
+    def take(self, rows: IndexArray) -> Signals:
         """Return a subset of the rows."""
         columns = ("raw", "calibrated", "correct", "ranks")
         return replace(self, **{name: getattr(self, name)[:, rows] for name in columns})
@@ -160,7 +161,7 @@ class Prices:
         free = [0.0] * (n - len(checked))
         return cls(models=tuple(models), verifier=(*checked, *free))
 
-    def under(self, policy: KeepPolicy) -> Floats:
+    def under(self, policy: KeepPolicy) -> FloatArray:
         """Return the cost of calling each model under a policy, shape (m,), with verification if used."""
         price = np.array(self.models)
         verified = list(policy.members[:-1])
@@ -266,8 +267,8 @@ class Candidates(NamedTuple):
         Returns the policy at a place of these.
     """
 
-    cost: Floats
-    accuracy: Floats
+    cost: FloatArray
+    accuracy: FloatArray
     policy: Callable[[int], KeepPolicy]
 
 
@@ -347,7 +348,7 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
 
 
 def _bin_policy(
-    name: str, members: tuple[int, int], lower: Floats, order: Places, calibrated: bool, place: int
+    name: str, members: tuple[int, int], lower: FloatArray, order: IndexArray, calibrated: bool, place: int
 ) -> KeepPolicy:
     """Return the policy that escalates the first `place` bins of `order`."""
     keeps = np.ones(len(lower), dtype=np.bool_)
@@ -625,7 +626,7 @@ class CascadePlan:
             verifier=tuple(model.verifier_cost for model in self.models),
         )
 
-    def confidence(self, raw: Floats, labels: Sequence[Sequence[str] | None] | None = None) -> Floats:
+    def confidence(self, raw: FloatArray, labels: Sequence[Sequence[str] | None] | None = None) -> FloatArray:
         """Return the confidences that the policy compares, given the reported ones, shape (m, n)."""
         return calibrated(raw, self.calibrators, [None] * len(raw) if labels is None else labels)
 
@@ -839,10 +840,10 @@ def _describe_range(low: float | None, high: float | None) -> str:
 
 
 def calibrated(
-    raw: Floats,
+    raw: FloatArray,
     calibrators: Sequence[ConfidenceCalibrator | None],
     labels: Sequence[Sequence[str] | None],
-) -> Floats:
+) -> FloatArray:
     """Return calibrated confidences, shape (m, n); NaN stays NaN."""
     result = raw.copy()
     for own, calibrator, predicted in zip(result, calibrators, labels, strict=True):

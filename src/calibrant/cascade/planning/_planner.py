@@ -35,8 +35,9 @@ from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_run
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._prediction import Interval
 from calibrant.core._ranks import DEFAULT_KEY, tie_keys, tie_ranks
+from calibrant.core._types import IndexArray
 from calibrant.metrics._intervals import paired_comparison
-from calibrant.metrics._validation import Places, RandomSource, check_number
+from calibrant.metrics._validation import RandomSource, check_number
 
 CertifyOn = Literal["all", "half"]
 """Rows that a certified plan is tested on."""
@@ -453,7 +454,7 @@ class _Planner:
         return policy, certificate, tested is self.drafting or policy.members == (self.last,)
 
 
-def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple[Places, Places]:
+def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple[IndexArray, IndexArray]:
     """Split the rows at random into two halves; rows of equal texts stay in one half.
 
     The draw knows nothing of the hashes that split ties, so that either half has them evenly.
@@ -470,7 +471,7 @@ def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple
 
 
 def _calibrator(
-    runs: PairedRuns, rows: Places, model: int, generator: np.random.Generator
+    runs: PairedRuns, rows: IndexArray, model: int, generator: np.random.Generator
 ) -> tuple[str, ConfidenceCalibrator | None]:
     """Return a calibrator of a model's confidence and its name, or None if calibration does not help."""
     sure = rows[~np.isnan(runs.confidence[model, rows])]

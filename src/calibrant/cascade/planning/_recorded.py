@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.metrics._validation import Bools, Floats, Places
+from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message
@@ -191,9 +191,9 @@ class PairedRuns:
     """
 
     names: tuple[str, ...]
-    confidence: Floats
-    correct: Floats
-    cost: Floats
+    confidence: FloatArray
+    correct: FloatArray
+    cost: FloatArray
     labels: tuple[tuple[str, ...] | None, ...]
     texts: tuple[str | int, ...]
     given: int
@@ -221,7 +221,7 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     runs = [recorded_run(source, name=f"model {place}") for place, source in enumerate(sources, 1)]
     first = runs[0]
     names: list[str] = []
-    orders: list[Places] = []
+    orders: list[IndexArray] = []
     for place, run in enumerate(runs, 1):
         model = f"model {place}" if run.fingerprint is None else run.fingerprint.model
         names.append(run.name or model)
@@ -261,7 +261,7 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
     )
 
 
-def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> Places:
+def _order(first: RecordedRun, other: RecordedRun, here: str, there: str) -> IndexArray:
     """Return the position in `other` of each row of `first`; raise DataError if rows do not match."""
     kind, own, theirs = _keys(first, other)
     for rows, name in ((own, here), (theirs, there)):
@@ -309,7 +309,7 @@ def _are_unique(texts: Sequence[str | None]) -> bool:
     return bool(texts) and len(set(texts) - {None}) == len(texts)
 
 
-def _texts(runs: Sequence[RecordedRun], orders: Sequence[Places]) -> list[str | int]:
+def _texts(runs: Sequence[RecordedRun], orders: Sequence[IndexArray]) -> list[str | int]:
     """Return the texts of the first run's rows, taken from any run; the row's position if unknown."""
     texts: list[str | int] = list(range(len(runs[0])))
     # The first run that says a text comes last, and counts.
@@ -323,7 +323,7 @@ def _texts(runs: Sequence[RecordedRun], orders: Sequence[Places]) -> list[str | 
     return texts
 
 
-def _labels(run: RecordedRun, rows: Places) -> tuple[str, ...] | None:
+def _labels(run: RecordedRun, rows: IndexArray) -> tuple[str, ...] | None:
     """Return the predicted labels of rows; None if a row has a confidence but no label."""
     if run.labels is None:
         return None
@@ -334,7 +334,7 @@ def _labels(run: RecordedRun, rows: Places) -> tuple[str, ...] | None:
     return tuple(label or "" for label in labels)
 
 
-def _numbers(name: str, values: ArrayLike) -> Floats:
+def _numbers(name: str, values: ArrayLike) -> FloatArray:
     try:
         array = np.array(values, dtype=np.float64)  # None becomes NaN
     except (TypeError, ValueError) as error:
@@ -346,7 +346,7 @@ def _numbers(name: str, values: ArrayLike) -> Floats:
     return array
 
 
-def _check_rows(name: str, values: Floats, legal: Bools, expected: str) -> None:
+def _check_rows(name: str, values: FloatArray, legal: BoolArray, expected: str) -> None:
     wrong = ~legal & ~np.isnan(values)
     if wrong.any():
         row = int(wrong.argmax())
