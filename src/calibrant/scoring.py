@@ -15,8 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import LabelDistribution
-from calibrant.core._types import FloatArray
+from calibrant.core._prediction import FloatArray, LabelDistribution
 from calibrant.metrics._validation import check_number
 
 __all__ = [

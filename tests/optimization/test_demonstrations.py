@@ -103,6 +103,12 @@ def hesitant(text: str, system: str) -> dict[str, float]:
     return copying(text, system) if shown >= 4 else {"cat": 0.6, "dog": 0.4}
 
 
+def attentive(text: str, system: str) -> dict[str, float]:
+    """Answer by the word in the text once the prompt has examples, and cats otherwise."""
+    share = 0.9 if "meow" in text else 0.1
+    return {"cat": share, "dog": 1.0 - share} if "Examples:" in system else {"cat": 0.6, "dog": 0.4}
+
+
 def test_prompts_show_more_where_the_task_shows_some() -> None:
     """A search tries four and eight demonstrations first, if the task shows some."""
     found = optimize(task_of(), model=FakeClient(LABELS, hesitant), max_metric_calls=400)
@@ -113,7 +119,7 @@ def test_prompts_show_more_where_the_task_shows_some() -> None:
     }
     plain = optimize(
         task_of(demonstrations=None),
-        model=FakeClient(LABELS, hesitant),
+        model=FakeClient(LABELS, attentive),
         minibatch_size=8,
         max_metric_calls=400,
     )

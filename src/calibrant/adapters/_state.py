@@ -17,9 +17,8 @@ from calibrant.calibration._prior import LabelPriorCorrection, correct_predictio
 from calibrant.calibration._thresholds import ThresholdSuggestion, suggest_thresholds
 from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
 from calibrant.core._labels import LabelSet, OpenLabels
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.core._prediction import FloatArray, LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query
-from calibrant.core._types import FloatArray
 from calibrant.logprobs._fields import labels_from_schema
 
 # Of the last rows, failed ones that stop a search: at least so many, and more than this share.

@@ -16,10 +16,9 @@ from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
 from calibrant.core._completion import STAND_INS, Client, ClientTraits
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import user_path
-from calibrant.core._prediction import Journal
+from calibrant.core._prediction import Journal, JsonObject
 from calibrant.core._predictor import Limits
 from calibrant.core._task import Task
-from calibrant.core._types import JsonObject
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._embeddings import CachedEmbedder, open_embedder
 from calibrant.inference._examinations import refuse_misleading, shared_abilities

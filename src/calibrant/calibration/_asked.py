@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks, tie_ranks
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._validation import as_numbers, check_number
 
 Metric = Literal["accuracy", "output", "recall"]

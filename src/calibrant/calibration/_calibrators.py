@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._fit import SavedFit, damaged, paired_gain, read_state, stratified_folds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._types import FloatArray, IndexArray, Record
+from calibrant.core._prediction import FloatArray, IndexArray, Record
 from calibrant.metrics._confidence import brier_score, expected_calibration_error, log_loss
 from calibrant.metrics._validation import as_numbers, check_confidence, check_confidence_correct
 

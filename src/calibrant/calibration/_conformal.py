@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from calibrant.calibration._fit import log_normalise
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._installation import install_command
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._validation import check_answers, check_log_probabilities, check_number
 
 ConformalMethod: TypeAlias = Literal["lac", "aps"]

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, Interval
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._intervals import wilson_limits
 from calibrant.metrics._validation import as_numbers, check_level, normal_quantile
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, NotFittedError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._types import FloatArray, IndexArray, Record
+from calibrant.core._prediction import FloatArray, IndexArray, Record
 from calibrant.metrics._validation import check_number
 
 _MAKE: Final = "fit and save it"

@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 
 from calibrant.calibration._fit import SavedFit, log_losses, log_normalise, paired_gain
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Prediction
-from calibrant.core._types import FloatArray, IndexArray, Record
+from calibrant.core._prediction import FloatArray, IndexArray, Prediction, Record
 from calibrant.metrics._validation import (
     as_numbers,
     as_rows,

@@ -13,7 +13,7 @@ from calibrant.calibration._calibrators import TEMPERATURE, best_inverse_tempera
 from calibrant.calibration._fit import FLOOR, SavedFit, log_normalise, stratified_folds
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._types import FloatArray, IndexArray, Record
+from calibrant.core._prediction import FloatArray, IndexArray, Record
 from calibrant.metrics._validation import (
     HUGE,
     as_numbers,

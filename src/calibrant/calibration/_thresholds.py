@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval, read_only
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, Interval, read_only
 from calibrant.metrics._validation import check_confidence_correct, check_number
 
 ThresholdFamily: TypeAlias = Literal["very-high", "moderately-high", "well-spread", "custom"]

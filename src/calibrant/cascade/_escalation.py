@@ -25,8 +25,8 @@ from calibrant.cascade.automix._frontier import bin_numbers
 from calibrant.cascade.automix._several import CascadeAction, CascadePolicy, Seen
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import Fingerprint, sha256_of
+from calibrant.core._prediction import BoolArray, FloatArray, JsonObject
 from calibrant.core._ranks import tie_keys
-from calibrant.core._types import BoolArray, FloatArray, JsonObject
 from calibrant.inference._classifier import Classifier
 from calibrant.metrics._validation import check_number
 

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Prediction, Usage
-from calibrant.core._types import FloatArray, JsonObject, Record
+from calibrant.core._prediction import FloatArray, JsonObject, Prediction, Record, Usage
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.metrics._validation import check_number

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 from pydantic import PlainSerializer, PlainValidator
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 from calibrant.core._ranks import DEFAULT_KEY, check_key, tie_ranks
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._validation import check_number
 
 

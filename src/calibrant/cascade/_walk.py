@@ -32,9 +32,8 @@ from calibrant.core._errors import (
     ProviderTimeoutError,
 )
 from calibrant.core._fingerprint import sha256_of
-from calibrant.core._prediction import Journal, Outcome, Prediction, Step, Usage, Verdict
+from calibrant.core._prediction import Journal, JsonObject, Outcome, Prediction, Record, Step, Usage, Verdict
 from calibrant.core._predictor import Limits, Query
-from calibrant.core._types import JsonObject, Record
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._feed import Ahead, QueryKeys, QueuedRow
 from calibrant.inference._limits import Gate

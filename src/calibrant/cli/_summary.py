@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from calibrant.cli._tables import with_interval
-from calibrant.core._types import FloatArray
+from calibrant.core._prediction import FloatArray
 from calibrant.metrics._remarks import dollars
 from calibrant.runs._rows import UNKNOWN, SavedRows
 

@@ -16,8 +16,8 @@ from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._openai_chat import Drafts
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._prediction import Record
 from calibrant.core._reported import bounded_count, clean_line, reported_mapping
-from calibrant.core._types import Record
 
 if TYPE_CHECKING:
     import aiohttp

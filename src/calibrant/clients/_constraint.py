@@ -15,9 +15,9 @@ import numpy as np
 from calibrant.core._completion import TokenContinuation, Vocabulary
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
+from calibrant.core._prediction import BoolArray, SingleArray
 from calibrant.core._reported import reported_mapping
 from calibrant.core._schema import SchemaNode, with_inner_schemas
-from calibrant.core._types import BoolArray, SingleArray
 
 if TYPE_CHECKING:
     from collections.abc import Callable

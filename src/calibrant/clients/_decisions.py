@@ -27,9 +27,8 @@ from calibrant.clients._litellm import (
 )
 from calibrant.core._completion import CompletionRequest, DecisionAnswer, DecisionQuestion, DecisionResponse
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.core._prediction import LogprobSpace, Record, Usage
 from calibrant.core._reported import bounded_count, reported_mapping
-from calibrant.core._types import Record
 
 DECISIONS: Final = "decisions/"
 SYSTEM_ONE: Final = "systemone/"

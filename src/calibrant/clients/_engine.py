@@ -30,7 +30,7 @@ from calibrant.clients._constraint import Grammars
 from calibrant.clients._llama import llama
 from calibrant.core._completion import Vocabulary
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._types import SingleArray
+from calibrant.core._prediction import SingleArray
 
 BATCH: Final = 256
 """Tokens of a batch. More are no faster on a CPU, and the memory for their results grows with them."""

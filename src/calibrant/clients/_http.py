@@ -28,8 +28,8 @@ from calibrant.clients._endpoint import (
 )
 from calibrant.clients._failures import retry_after_seconds, translate
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, ProviderTimeoutError
+from calibrant.core._prediction import Record
 from calibrant.core._reported import clean_line
-from calibrant.core._types import Record
 
 if TYPE_CHECKING:
     import aiohttp

@@ -32,9 +32,8 @@ from calibrant.clients._failures import advised, declined, refusal, translate, w
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._installation import install_command
-from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.core._prediction import FloatArray, LogprobSpace, Usage
 from calibrant.core._reported import bounded_count, reported_mapping
-from calibrant.core._types import FloatArray
 
 if TYPE_CHECKING:
     from types import ModuleType

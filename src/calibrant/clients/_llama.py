@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
-from calibrant.core._types import SingleArray
+from calibrant.core._prediction import SingleArray
 
 _LIBRARY_COMMAND = "apt-get install libgomp1 (or your system's package of the GNU OpenMP library)"
 _SPINS = "1000"

@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.core._completion import TokenListing
 from calibrant.core._errors import ProviderError
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import Record, Usage
 from calibrant.core._reported import bounded_count, reported_mapping
-from calibrant.core._types import Record
 
 _PROBE: Final = "Hello there"
 # Every vocabulary has these numbers, and none of them is likely after the probe.

@@ -19,9 +19,8 @@ from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._litellm import PRICE_OPTIONS, Price, listed_price, price_of_options
 from calibrant.core._completion import CompletionRequest, Message
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core._prediction import LogprobSpace, Record
 from calibrant.core._reported import reported_mapping
-from calibrant.core._types import Record
 
 # Settings of a client, under calibrant's and litellm's names.
 _SETTINGS: Final = frozenset(

@@ -29,10 +29,9 @@ from calibrant.core._completion import (
     TokenListing,
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import Record, Usage
 from calibrant.core._predictor import CallGroup
 from calibrant.core._reported import bounded_count, reported_mapping
-from calibrant.core._types import Record
 
 _T = TypeVar("_T")
 

@@ -11,8 +11,15 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from calibrant.core._prediction import LogprobSpace, Token, Usage
-from calibrant.core._types import FloatArray, HalfArray, IntegerArray, SingleArray
+from calibrant.core._prediction import (
+    FloatArray,
+    HalfArray,
+    IntegerArray,
+    LogprobSpace,
+    SingleArray,
+    Token,
+    Usage,
+)
 
 Message = Mapping[str, str]
 STAND_INS: MutableMapping[str, Opener] = {}

@@ -8,14 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from heapq import nlargest
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._reported import MOST_TOKENS, clean_line
-from calibrant.core._types import BoolArray, FloatArray, HalfArray, JsonObject
+
+# Types that travel between all floors.
+FloatArray: TypeAlias = NDArray[np.float64]
+SingleArray: TypeAlias = NDArray[np.float32]
+HalfArray: TypeAlias = NDArray[np.float16]
+IntegerArray: TypeAlias = NDArray[np.int64]
+IndexArray: TypeAlias = NDArray[np.intp]
+BoolArray: TypeAlias = NDArray[np.bool_]
+Record: TypeAlias = Mapping[str, Any]
+"""JSON object that is read."""
+JsonObject: TypeAlias = dict[str, Any]
+"""JSON object that is made."""
 
 LOW_LABEL_MASS: Final = 0.5
 """Below this the model would rather write something else than any label.

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._types import FloatArray
+from calibrant.core._prediction import FloatArray
 
 DEFAULT_KEY: Final = "calibrant"
 _LONGEST: Final = hashlib.blake2b.MAX_KEY_SIZE

@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import JsonObject
 from calibrant.core._reported import reported_mapping
-from calibrant.core._types import JsonObject
 
 FieldPath = tuple[str | int, ...]
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import normalise_label
-from calibrant.core._types import BoolArray, FloatArray, IndexArray, IntegerArray
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, IntegerArray
 
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+")
 _LEAST: Final = 0.5  # share of the word pairs of two texts that near-duplicates have in common

@@ -14,7 +14,7 @@ import numpy as np
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import json_text
 from calibrant.core._labels import Aspect, LabelSet, normalise_label
-from calibrant.core._prediction import LabelDistribution, Part, Prediction
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, LabelDistribution, Part, Prediction
 from calibrant.core._schema import (
     array_path,
     enum_node,
@@ -24,7 +24,6 @@ from calibrant.core._schema import (
     placed_value,
 )
 from calibrant.core._settings import register
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
 
 SEPARATOR: Final = "/"
 _ANSWERS: Final = ("no", "yes")

@@ -12,10 +12,9 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError, DataError, ProviderError
 from calibrant.core._files import SCHEMA_VERSION
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import JsonObject, Outcome, Prediction
 from calibrant.core._ranks import tie_ranks
 from calibrant.core._rows import TextWithContext
-from calibrant.core._types import JsonObject
 from calibrant.runs._rows import SavedRow, SavedRows
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import numpy as np
 from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, write_atomically
+from calibrant.core._prediction import FloatArray, IndexArray, JsonObject
 from calibrant.core._reported import writable
 from calibrant.core._rows import read_rows
-from calibrant.core._types import FloatArray, IndexArray, JsonObject
 from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
 from calibrant.evaluation._looks import counted_promise
 from calibrant.runs._directory import make_folder, write_json

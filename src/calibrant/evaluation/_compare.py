@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION
-from calibrant.core._prediction import Interval
-from calibrant.core._types import BoolArray, IntegerArray, JsonObject
+from calibrant.core._prediction import BoolArray, IntegerArray, Interval, JsonObject
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
 from calibrant.metrics._gate import PairedGate

@@ -13,11 +13,10 @@ from typing import Any, Final, TypeVar
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core._prediction import LogprobSpace, Record
 from calibrant.core._predictor import Predictor, Query, Stop
 from calibrant.core._rows import Columns, DataSource, Example, Row, TextWithContext, read_rows, row_id_of
 from calibrant.core._task import check_answer
-from calibrant.core._types import Record
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.runs._directory import method_of_rows

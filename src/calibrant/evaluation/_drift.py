@@ -11,8 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibrant.core._errors import CalibrantError, StateError
-from calibrant.core._prediction import Prediction
-from calibrant.core._types import BoolArray, FloatArray, IntegerArray
+from calibrant.core._prediction import BoolArray, FloatArray, IntegerArray, Prediction
 from calibrant.evaluation._topics import TopicDrift, measure_topics
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.store._ledger import Ledger

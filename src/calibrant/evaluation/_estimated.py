@@ -20,7 +20,7 @@ from calibrant.calibration._estimates import (
 )
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION
-from calibrant.core._types import JsonObject
+from calibrant.core._prediction import JsonObject
 from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered, probability_of
 from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Final, cast
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Journal, Prediction
+from calibrant.core._prediction import Journal, JsonObject, Prediction, Record
 from calibrant.core._predictor import Limits, Predictor, Query, Stop
 from calibrant.core._rows import Example, TextWithContext
 from calibrant.core._structures import described_labels
-from calibrant.core._types import JsonObject, Record
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import (
     Inspection,

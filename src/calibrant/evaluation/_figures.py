@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from calibrant.core._labels import LabelSet
-from calibrant.core._types import Record
+from calibrant.core._prediction import Record
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Sketches, rule_of
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import changed_prompt, confidence_remarks

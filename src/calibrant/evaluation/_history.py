@@ -21,9 +21,8 @@ from numpy.typing import ArrayLike
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import sha256_of
-from calibrant.core._prediction import Interval, Outcome, Prediction
+from calibrant.core._prediction import FloatArray, Interval, JsonObject, Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.core._types import FloatArray, JsonObject
 from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.evaluation._metrics import EvaluationResult

@@ -31,7 +31,7 @@ from calibrant.core._frames import (
     texts_of,
     with_answers,
 )
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import Outcome, Prediction, Record
 from calibrant.core._reported import writable
 from calibrant.core._rows import MAX_ROW_BYTES, Columns, Example, Row, TextWithContext
 from calibrant.core._table_files import (
@@ -40,7 +40,6 @@ from calibrant.core._table_files import (
     read_excel_cells,
     require_excel,
 )
-from calibrant.core._types import Record
 from calibrant.evaluation._data import NO_OTHERS, NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._metrics import EvaluationResult, WrittenLabels, answered_lines
 from calibrant.runs._directory import to_keep_answers, unwritable

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from calibrant.core._errors import DataError
-from calibrant.core._types import JsonObject
+from calibrant.core._prediction import JsonObject
 
 _TEXT: Final = "text"  # names of the fields in the labelling config
 _LABEL: Final = "label"

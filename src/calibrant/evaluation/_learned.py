@@ -23,9 +23,8 @@ from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Interval, Outcome, Usage
+from calibrant.core._prediction import FloatArray, IndexArray, Interval, JsonObject, Outcome, Usage
 from calibrant.core._rows import Example
-from calibrant.core._types import FloatArray, IndexArray, JsonObject
 from calibrant.evaluation._looks import CertificateRequest, counted_certificate
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
 from calibrant.heads._head import Head

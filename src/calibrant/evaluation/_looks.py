@@ -20,8 +20,8 @@ from calibrant.calibration._thresholds import (
 )
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._fingerprint import sha256_of
+from calibrant.core._prediction import FloatArray, IndexArray
 from calibrant.core._splits import near_duplicate_groups
-from calibrant.core._types import FloatArray, IndexArray
 from calibrant.metrics._validation import check_number
 from calibrant.runs._directory import PREDICTIONS
 from calibrant.runs._rows import SavedRows

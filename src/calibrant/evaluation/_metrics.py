@@ -22,10 +22,18 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Interval, Outcome, Part, Prediction, Usage
+from calibrant.core._prediction import (
+    FloatArray,
+    Interval,
+    JsonObject,
+    Outcome,
+    Part,
+    Prediction,
+    Record,
+    Usage,
+)
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
-from calibrant.core._types import FloatArray, JsonObject, Record
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary, LabelMetrics
 from calibrant.metrics._confidence import auroc_interval, brier_score, expected_calibration_error

@@ -11,8 +11,8 @@ from typing import Any, Final
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import atomic_bytes_writer
 from calibrant.core._installation import install_command
+from calibrant.core._prediction import JsonObject
 from calibrant.core._reported import writable
-from calibrant.core._types import JsonObject
 from calibrant.runs._rows import COLUMNS, row_lines
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group

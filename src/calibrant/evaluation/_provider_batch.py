@@ -24,10 +24,9 @@ from calibrant.core._errors import ConfigurationError, ContextLengthError, Provi
 from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, read_run_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, sha256_of
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction
+from calibrant.core._prediction import BoolArray, LogprobSpace, Outcome, Prediction, Record
 from calibrant.core._rows import Example
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
-from calibrant.core._types import BoolArray, Record
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.heads._head import Head
 from calibrant.inference import RetryPolicy

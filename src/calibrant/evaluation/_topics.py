@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from calibrant.core._types import BoolArray, FloatArray, HalfArray, SingleArray
+from calibrant.core._prediction import BoolArray, FloatArray, HalfArray, SingleArray
 
 _BATCH: Final = 2048  # permutations at once
 _FEWEST: Final = 10_000

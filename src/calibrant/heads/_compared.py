@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError, NotFittedError
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import FloatArray, IndexArray, Interval
 from calibrant.core._rows import Example
-from calibrant.core._types import FloatArray, IndexArray
 from calibrant.heads._head import check_texts
 from calibrant.heads._linear import MOST_IN_PRODUCTS, as_text, root_of_products, tempered, unit_rows
 from calibrant.heads._words import Words

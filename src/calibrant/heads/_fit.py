@@ -13,7 +13,7 @@ from calibrant.calibration._fit import log_losses, log_normalise, paired_gain, s
 from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 from calibrant.heads._head import AS_SCORED, FITTED, TEMPERATURE, Head, HeadFigures, check_rows
 from calibrant.heads._linear import (
     Block,

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from calibrant.calibration._fit import SavedFit, log_normalise
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._types import FloatArray
+from calibrant.core._prediction import FloatArray
 from calibrant.heads._linear import (
     Block,
     EmbeddingModel,

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.calibration._fit import FLOOR, log_losses, log_normalise
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import FloatArray, HalfArray, IndexArray, SingleArray
 from calibrant.core._reported import writable
-from calibrant.core._types import FloatArray, HalfArray, IndexArray, SingleArray
 from calibrant.heads._words import Words
 
 _PROBE: Final = "The quick brown fox jumps over 13 lazy dogs, and nobody asks why: "

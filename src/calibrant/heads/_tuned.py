@@ -19,6 +19,8 @@ import pydantic
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._lazy import supplied
 from calibrant.core._prediction import (
+    FloatArray,
+    HalfArray,
     Journal,
     Outcome,
     Prediction,
@@ -27,7 +29,6 @@ from calibrant.core._prediction import (
 )
 from calibrant.core._predictor import Limits, Predictor
 from calibrant.core._settings import Number, Section, Share
-from calibrant.core._types import FloatArray, HalfArray
 
 if TYPE_CHECKING:
     from calibrant.calibration._calibrators import ConfidenceCalibrator

@@ -15,8 +15,8 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.core._prediction import FloatArray, IndexArray, IntegerArray
 from calibrant.core._reported import writable
-from calibrant.core._types import FloatArray, IndexArray, IntegerArray
 
 _WORD: Final = re.compile(r"(?u)\b\w\w+\b")
 _LENGTHS: Final = (2, 3, 4)  # of pieces of words

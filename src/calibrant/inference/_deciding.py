@@ -21,9 +21,8 @@ from calibrant.core._completion import (
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet, split_label_list
-from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
+from calibrant.core._prediction import BoolArray, LabelDistribution, LogprobSpace, Outcome, Part, Prediction
 from calibrant.core._structures import OrdinalLabels
-from calibrant.core._types import BoolArray
 from calibrant.inference._methods import Method, ModelSetup
 from calibrant.inference._reader import parts_content, scored_part
 

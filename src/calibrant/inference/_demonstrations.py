@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import demonstrated
 from calibrant.core._labels import LabelSet, as_label_set, normalise_label
+from calibrant.core._prediction import FloatArray
 from calibrant.core._predictor import Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._structures import unknown_answer
 from calibrant.core._task import Split, Task
-from calibrant.core._types import FloatArray
 from calibrant.heads._linear import unit_rows
 from calibrant.heads._words import Words
 

@@ -20,8 +20,8 @@ from calibrant.clients._callable import is_coroutine_function
 from calibrant.clients._litellm import LiteLLMEmbedder, embedding_matrix
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
+from calibrant.core._prediction import FloatArray
 from calibrant.core._reported import writable
-from calibrant.core._types import FloatArray
 from calibrant.heads._linear import unit_rows
 from calibrant.metrics._validation import check_count
 

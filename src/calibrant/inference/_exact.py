@@ -44,10 +44,17 @@ from calibrant.core._errors import (
     ProviderError,
 )
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction, Usage
+from calibrant.core._prediction import (
+    FloatArray,
+    HalfArray,
+    LabelDistribution,
+    Outcome,
+    Part,
+    Prediction,
+    Usage,
+)
 from calibrant.core._predictor import CallGroup
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
-from calibrant.core._types import FloatArray, HalfArray
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import label_content, parts_content, parts_of_set, scored_part
 from calibrant.logprobs._distribution import LabelTrie, whole_label_distribution

@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike
 from calibrant.core._completion import TokenListing, named_features
 from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Journal, LabelDistribution, Prediction, Usage
+from calibrant.core._prediction import FloatArray, HalfArray, Journal, LabelDistribution, Prediction, Usage
 from calibrant.core._predictor import CallGroup, Query
-from calibrant.core._types import FloatArray, HalfArray
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel, HeadRows, as_text, recognised_text
 from calibrant.inference._limits import Gate

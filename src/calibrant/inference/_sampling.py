@@ -18,9 +18,16 @@ import numpy as np
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnsupportedError, ProviderError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction, Usage
+from calibrant.core._prediction import (
+    FloatArray,
+    LabelDistribution,
+    LogprobSpace,
+    Outcome,
+    Part,
+    Prediction,
+    Usage,
+)
 from calibrant.core._predictor import CallGroup
-from calibrant.core._types import FloatArray
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
 from calibrant.inference._methods import Decoding, Method, ModelSetup, ScoringChoice
 from calibrant.inference._reader import Content, label_content, scored_part

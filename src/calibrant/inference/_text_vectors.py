@@ -27,10 +27,9 @@ from calibrant.core._completion import CompletionRequest, ContinuingClient, Mess
 from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
 from calibrant.core._files import user_path
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.core._prediction import FloatArray, HalfArray, Outcome, Prediction, SingleArray, Usage
 from calibrant.core._predictor import Query
 from calibrant.core._reported import writable
-from calibrant.core._types import FloatArray, HalfArray, SingleArray
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel, is_same_vector, recognised_text, unit_vectors
 from calibrant.inference._base import run_sync

@@ -56,9 +56,15 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace, Token, read_only
+from calibrant.core._prediction import (
+    BoolArray,
+    FloatArray,
+    LabelDistribution,
+    LogprobSpace,
+    Token,
+    read_only,
+)
 from calibrant.core._schema import parse_path
-from calibrant.core._types import BoolArray, FloatArray
 from calibrant.logprobs._completion import IMPOSSIBLE, read_completion
 from calibrant.logprobs._fields import AlignedField, align, checked_logprob
 

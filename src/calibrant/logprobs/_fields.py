@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from calibrant.core._completion import Completion
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Token
+from calibrant.core._prediction import JsonObject, Token
 from calibrant.core._schema import (
     FieldPath,
     SchemaNode,
@@ -26,7 +26,6 @@ from calibrant.core._schema import (
     schema_target,
     with_inner_schemas,
 )
-from calibrant.core._types import JsonObject
 from calibrant.logprobs._completion import IMPOSSIBLE, TOLERANCE
 
 _FENCE = re.compile(r"```[\w-]*\s*(.*?)\s*(?:```)?", re.DOTALL)

@@ -58,9 +58,15 @@ import numpy as np
 from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace, read_only
+from calibrant.core._prediction import (
+    BoolArray,
+    FloatArray,
+    IntegerArray,
+    LabelDistribution,
+    LogprobSpace,
+    read_only,
+)
 from calibrant.core._schema import FieldPath, array_path, element_path
-from calibrant.core._types import BoolArray, FloatArray, IntegerArray
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import FLOOR, SPACES, extract_distribution, least_bound, listed_at
 from calibrant.logprobs._fields import AlignedField, align, value_span

@@ -71,8 +71,7 @@ import numpy as np
 from calibrant.core._completion import TokenLogprobs, Vocabulary
 from calibrant.core._errors import ConfigurationError, LogprobsUnavailableError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LabelDistribution, LogprobSpace
-from calibrant.core._types import FloatArray, IntegerArray
+from calibrant.core._prediction import FloatArray, IntegerArray, LabelDistribution, LogprobSpace
 from calibrant.logprobs._completion import MOST_MASS
 from calibrant.logprobs._distribution import START, LabelTrie, StringState, log_normalise
 from calibrant.logprobs._fields import checked_logprob

@@ -10,8 +10,7 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import read_only
-from calibrant.core._types import IntegerArray
+from calibrant.core._prediction import IntegerArray, read_only
 
 _COLLAPSED: Final = 0.5  # share of the occurring labels that a classifier must answer
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
-from calibrant.core._types import FloatArray, IndexArray
+from calibrant.core._prediction import FloatArray, IndexArray, Interval
 from calibrant.metrics._validation import (
     ROUNDING,
     as_numbers,

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._prediction import Interval
-from calibrant.core._types import FloatArray, IntegerArray
+from calibrant.core._prediction import FloatArray, IntegerArray, Interval
 from calibrant.metrics._validation import (
     check_binary,
     check_count,

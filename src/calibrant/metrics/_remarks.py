@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from calibrant.core._prediction import LOW_LABEL_MASS, Interval
-from calibrant.core._types import Record
+from calibrant.core._prediction import LOW_LABEL_MASS, Interval, Record
 
 
 def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label_mass: int) -> list[str]:

@@ -11,9 +11,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval, Part, Prediction
+from calibrant.core._prediction import IntegerArray, Interval, Part, Prediction
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
-from calibrant.core._types import IntegerArray
 from calibrant.metrics._classification import (
     AnsweredLabels,
     ClassificationSummary,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 
 RandomSource: TypeAlias = np.random.Generator | int | None
 """Generator of random numbers, or the seed of a new one; None seeds it afresh."""

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import FloatArray, Outcome, Prediction
 from calibrant.core._rows import Example
-from calibrant.core._types import FloatArray
 from calibrant.heads._fit import cross_fitted
 from calibrant.metrics._classification import AnsweredLabels, classification_summary
 from calibrant.metrics._structure import answer_summary

@@ -17,12 +17,11 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import Prediction
+from calibrant.core._prediction import JsonObject, Prediction
 from calibrant.core._predictor import CallMeter, Predictor, Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import ScoringSettings
 from calibrant.core._task import Task
-from calibrant.core._types import JsonObject
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._limits import Gate, rate_limit_waits

@@ -18,11 +18,10 @@ from calibrant.core._completion import ClientTraits, Completion, CompletionReque
 from calibrant.core._errors import ConfigurationError, LimitReachedError, ProviderError
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import as_label_set, normalise_label
-from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.core._prediction import Outcome, Prediction, Record, Usage
 from calibrant.core._predictor import Stop
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
-from calibrant.core._types import Record
 from calibrant.inference._base import run_sync
 from calibrant.inference._demonstrations import Demonstration, one_line
 from calibrant.inference._limits import Gate

@@ -15,11 +15,10 @@ from numpy.typing import ArrayLike
 from calibrant.calibration._thresholds import ThresholdSuggestion
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval, Outcome, Prediction, Usage
+from calibrant.core._prediction import Interval, JsonObject, Outcome, Prediction, Usage
 from calibrant.core._reported import escaped_line
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
-from calibrant.core._types import JsonObject
 from calibrant.heads._compared import BaselineScore, compare_with_baselines
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned

@@ -16,10 +16,9 @@ from calibrant.adapters._rows import example_row
 from calibrant.adapters._state import Thresholds
 from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._labels import LabelSet, split_label_list, takes_descriptions
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import JsonObject, Usage
 from calibrant.core._predictor import Limits, Predictor, Stop
 from calibrant.core._task import Task
-from calibrant.core._types import JsonObject
 from calibrant.evaluation._data import find_abilities
 from calibrant.evaluation._looks import CertificateRequest
 from calibrant.inference._base import BasePredictor

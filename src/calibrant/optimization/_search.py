@@ -21,10 +21,9 @@ from calibrant.core._labels import (
     split_label_list,
     takes_descriptions,
 )
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import FloatArray, Outcome, Prediction
 from calibrant.core._rows import Example
 from calibrant.core._task import Task
-from calibrant.core._types import FloatArray
 from calibrant.optimization._choice import (
     FIRST,
     CandidateStanding,

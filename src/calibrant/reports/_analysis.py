@@ -15,9 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import LabelSet, as_label_set
-from calibrant.core._prediction import Interval, Outcome, Part
+from calibrant.core._prediction import (
+    BoolArray,
+    FloatArray,
+    IndexArray,
+    IntegerArray,
+    Interval,
+    Outcome,
+    Part,
+)
 from calibrant.core._structures import part_of
-from calibrant.core._types import BoolArray, FloatArray, IndexArray, IntegerArray
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._confidence import (
     aurc,

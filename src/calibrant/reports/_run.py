@@ -13,9 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object, read_run_record
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import Interval, Record
 from calibrant.core._structures import labels_from_record
-from calibrant.core._types import Record
 from calibrant.metrics._remarks import changed_prompt, search_verdict
 from calibrant.reports._analysis import PromptRows
 from calibrant.reports._charts import CertifiedPoint

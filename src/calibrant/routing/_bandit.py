@@ -13,8 +13,8 @@ import numpy as np
 import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._prediction import FloatArray, JsonObject, Record
 from calibrant.core._settings import Amount, Count, Number
-from calibrant.core._types import FloatArray, JsonObject, Record
 from calibrant.metrics._validation import RandomSource, as_numbers, check_count, check_number, check_values
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import Observation, RouterTraits, RoutingRequest, check_costs, unit_vector

@@ -10,8 +10,8 @@ from typing import ClassVar, Generic, Self, TypeVar
 import pydantic
 
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._prediction import JsonObject, Record
 from calibrant.core._settings import Count
-from calibrant.core._types import JsonObject, Record
 from calibrant.metrics._validation import RandomSource
 from calibrant.routing._protocol import (
     Observation,

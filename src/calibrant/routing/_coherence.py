@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core._types import FloatArray
+from calibrant.core._prediction import FloatArray
 from calibrant.metrics._validation import check_count, check_number
 from calibrant.routing._protocol import unit_vector
 from calibrant.routing._strategies import Ladder

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._types import FloatArray, JsonObject
+from calibrant.core._prediction import FloatArray, JsonObject
 from calibrant.metrics._validation import check_number
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from calibrant.core._completion import Message
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._types import JsonObject
+from calibrant.core._prediction import JsonObject
 from calibrant.logprobs._fields import as_response_format, enum_schema
 
 # From easy to hard.

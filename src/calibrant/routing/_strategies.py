@@ -10,8 +10,8 @@ from typing import Final, Literal, Self, get_args
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import Record
 from calibrant.core._settings import Amount, Count, Number, Share
-from calibrant.core._types import Record
 from calibrant.metrics._validation import RandomSource, check_count, check_number
 from calibrant.routing._base import ProviderTally, TallyRouter, provider_names, provider_values
 from calibrant.routing._protocol import (

@@ -20,7 +20,7 @@ from calibrant.core._files import (
     try_lock,
     write_atomically,
 )
-from calibrant.core._types import JsonObject, Record
+from calibrant.core._prediction import JsonObject, Record
 
 _LOCK: Final = ".lock"
 _INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared

@@ -11,8 +11,13 @@ from typing import IO, Any, Final, Self
 
 from calibrant.core._errors import StateError
 from calibrant.core._files import is_in_place
-from calibrant.core._prediction import Journal, Prediction, prediction_from_record, prediction_to_record
-from calibrant.core._types import JsonObject
+from calibrant.core._prediction import (
+    Journal,
+    JsonObject,
+    Prediction,
+    prediction_from_record,
+    prediction_to_record,
+)
 from calibrant.runs._directory import hold_lock
 
 JOURNAL: Final = "journal.jsonl"

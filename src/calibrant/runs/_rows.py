@@ -20,11 +20,17 @@ from calibrant.core._errors import DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._prediction import (
+    BoolArray,
+    FloatArray,
+    HalfArray,
+    IntegerArray,
+    JsonObject,
     LabelDistribution,
     LogprobSpace,
     Outcome,
     Part,
     Prediction,
+    Record,
     decode_half_floats,
     encode_half_floats,
     is_label_mass_low,
@@ -33,7 +39,6 @@ from calibrant.core._prediction import (
 from calibrant.core._rows import MAX_RUN_ROW_BYTES, Example, Row, read_rows
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._structures import labels_from_record, part_of
-from calibrant.core._types import BoolArray, FloatArray, HalfArray, IntegerArray, JsonObject, Record
 from calibrant.runs._directory import (
     DEMONSTRATIONS,
     METRICS,

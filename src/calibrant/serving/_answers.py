@@ -8,8 +8,7 @@ from fastapi import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
-from calibrant.core._prediction import Outcome, Part, Prediction
-from calibrant.core._types import JsonObject
+from calibrant.core._prediction import JsonObject, Outcome, Part, Prediction
 from calibrant.heads._tuned import Decision
 
 _FAILED = "The call of the model failed: ask again later."

@@ -25,9 +25,8 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
-from calibrant.core._prediction import Outcome, Prediction, Usage
+from calibrant.core._prediction import JsonObject, Outcome, Prediction, Usage
 from calibrant.core._predictor import CallGroup, Predictor, RetryCancelScope
-from calibrant.core._types import JsonObject
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.inference._base import ask_async
 from calibrant.inference._classifier import Classifier

@@ -12,8 +12,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from calibrant.core._labels import LabelSet, as_label_set
-from calibrant.core._prediction import Prediction
-from calibrant.core._types import FloatArray
+from calibrant.core._prediction import FloatArray, Prediction
 from calibrant.heads._tuned import Decision, PredictionHistory
 
 _WINDOW: Final = 1_000

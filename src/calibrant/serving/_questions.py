@@ -9,10 +9,9 @@ from typing import Any, Final
 from calibrant.core._completion import DecisionClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label, split_label_list
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import FloatArray, Outcome, Prediction
 from calibrant.core._predictor import Predictor
 from calibrant.core._structures import OrdinalLabels
-from calibrant.core._types import FloatArray
 from calibrant.heads._tuned import Decision, Tuned
 from calibrant.inference._classifier import Classifier
 from calibrant.serving._wires import Answer, BadQuestionError, Question

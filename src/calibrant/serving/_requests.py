@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
-from calibrant.core._types import JsonObject
+from calibrant.core._prediction import JsonObject
 
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _FAILED: Final = "The service failed; its log says why."

@@ -17,8 +17,7 @@ from starlette.types import Scope
 
 from calibrant.core._completion import QuestionKind
 from calibrant.core._files import json_text
-from calibrant.core._prediction import Usage
-from calibrant.core._types import FloatArray, JsonObject
+from calibrant.core._prediction import FloatArray, JsonObject, Usage
 
 SYSTEM_ONE: Final = "/v1/systemone"
 DECISIONS: Final = "/v1/decisions"

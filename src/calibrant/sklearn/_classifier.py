@@ -24,12 +24,11 @@ from calibrant.calibration._calibrators import ConfidenceCalibrator, select_cali
 from calibrant.calibration._thresholds import suggest_thresholds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._prediction import FloatArray, IndexArray, Outcome, Prediction
 from calibrant.core._predictor import Limits, OnPrediction, Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DEFAULT_MODEL, ModelSettings
 from calibrant.core._task import Task
-from calibrant.core._types import FloatArray, IndexArray
 from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._figures import measurements_of
 from calibrant.heads._head import Head

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from calibrant.core._types import SingleArray
+from calibrant.core._prediction import SingleArray
 
 _LOG = logging.getLogger("calibrant")
 # Numbers grow with time: the lowest ones are the oldest.

@@ -13,12 +13,11 @@ from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_casc
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import write_atomically
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Interval, Outcome
+from calibrant.core._prediction import BoolArray, FloatArray, Interval, JsonObject, Outcome
 from calibrant.core._rows import Example
 from calibrant.core._settings import ModelSettings
 from calibrant.core._splits import split_rule
 from calibrant.core._task import Task
-from calibrant.core._types import BoolArray, FloatArray, JsonObject
 from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import FITTED, Head

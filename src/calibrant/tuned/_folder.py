@@ -23,9 +23,9 @@ from calibrant.core._errors import CalibrantError, ConfigurationError, StateErro
 from calibrant.core._files import decoding_problem, without_doubles
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
+from calibrant.core._prediction import JsonObject, Record
 from calibrant.core._settings import Section
 from calibrant.core._task import RecordedTask, Task
-from calibrant.core._types import JsonObject, Record
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Tuned, thresholds_of
 from calibrant.inference._demonstrations import DemonstrationIndex

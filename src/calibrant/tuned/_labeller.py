@@ -9,7 +9,7 @@ from typing import Any
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._frames import ANSWER_COLUMNS, answer_of, free_name, texts_of
-from calibrant.core._types import JsonObject
+from calibrant.core._prediction import JsonObject
 from calibrant.heads._tuned import OpenedPredictor, Tuned
 from calibrant.tuned._folder import bundle_digest
 

@@ -15,11 +15,10 @@ from calibrant.core._completion import Client
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import asked_text
-from calibrant.core._prediction import Journal, LogprobSpace
+from calibrant.core._prediction import Journal, JsonObject, LogprobSpace, Record
 from calibrant.core._predictor import Limits
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
-from calibrant.core._types import JsonObject, Record
 from calibrant.heads._tuned import (
     DESCRIBED,
     DESCRIBED_SOMETIMES,

@@ -14,11 +14,11 @@ from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_record, write_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
+from calibrant.core._prediction import JsonObject, Record
 from calibrant.core._rows import Columns
 from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
 from calibrant.core._structures import labels_from_record
 from calibrant.core._task import RecordedTask, Task
-from calibrant.core._types import JsonObject, Record
 from calibrant.inference._models import replaced_model, without_secrets
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from calibrant.cascade.automix._frontier import (
     routing_frontier,
 )
 from calibrant.core._errors import ConfigurationError, NotFittedError
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._validation import check_count, check_number
 
 _SHOWN: Final = 6  # corners of a frontier in a message

@@ -20,7 +20,7 @@ from calibrant.cascade.automix._frontier import (
     routing_frontier,
 )
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._types import FloatArray, IndexArray
+from calibrant.core._prediction import FloatArray, IndexArray
 from calibrant.metrics._validation import check_count, check_number, check_same_length, check_values
 
 # The tree of decisions has a branch for every cell, and is searched whole.

@@ -29,8 +29,7 @@ from calibrant.core._errors import (
     LogprobsUnavailableError,
     NotFittedError,
 )
-from calibrant.core._prediction import Token
-from calibrant.core._types import JsonObject, Record
+from calibrant.core._prediction import JsonObject, Record, Token
 from calibrant.logprobs._completion import IMPOSSIBLE
 from calibrant.logprobs._fields import UnparsedError, align, field_value
 from calibrant.metrics._validation import check_number

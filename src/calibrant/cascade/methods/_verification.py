@@ -14,10 +14,9 @@ from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvid
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError, ProviderError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import LogprobSpace, Outcome, Prediction, Usage
+from calibrant.core._prediction import JsonObject, LogprobSpace, Outcome, Prediction, Record, Usage
 from calibrant.core._predictor import Limits, Query
 from calibrant.core._reported import bounded_count, reported_mapping
-from calibrant.core._types import JsonObject, Record
 from calibrant.inference import RetryPolicy
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier

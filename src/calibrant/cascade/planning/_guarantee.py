@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from calibrant.calibration._thresholds import candidate_thresholds
 from calibrant.cascade._rules import KeepRule
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 from calibrant.core._ranks import DEFAULT_KEY, tie_ranks
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
 from calibrant.metrics._validation import check_number
 
 # A tied block is split where that keeps so many more of the rows: where blocks are a few rows each, a plain threshold

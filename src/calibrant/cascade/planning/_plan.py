@@ -20,8 +20,7 @@ from calibrant.cascade.planning._recorded import PairedRuns
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import damaged_record, read_record, write_record
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._prediction import Interval
-from calibrant.core._types import FloatArray, IndexArray, JsonObject, Record
+from calibrant.core._prediction import FloatArray, IndexArray, Interval, JsonObject, Record
 from calibrant.metrics._intervals import bootstrap_interval, paired_comparison, wilson_interval
 from calibrant.metrics._validation import RandomSource, check_number
 

@@ -33,9 +33,8 @@ from calibrant.cascade.planning._plan import (
 )
 from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._prediction import Interval
+from calibrant.core._prediction import IndexArray, Interval
 from calibrant.core._ranks import DEFAULT_KEY, tie_keys, tie_ranks
-from calibrant.core._types import IndexArray
 from calibrant.metrics._intervals import paired_comparison
 from calibrant.metrics._validation import RandomSource, check_number
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._types import BoolArray, FloatArray, IndexArray
+from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message
