@@ -39,7 +39,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Let nobody else hold the ledger during the block, who would read it before this one's entry is there."""
+        """Hold the ledger during the block: others who want it wait, and then read what was added."""
         with contextlib.ExitStack() as stack:
             for file in self.files:
                 with contextlib.suppress(OSError):  # what cannot be written is nobody's
