@@ -234,6 +234,23 @@ def test_descriptions_of_a_question_reach_the_model_whole(
         assert list(server.asked[-1]["questions"].values()) == [question]
 
 
+def test_descriptions_of_levels_reach_the_model(
+    serve: Any, bundle: Tuned, model: Classifier, server: DecisionServer
+) -> None:
+    """A level that a question describes is described to the model, and answered by its label."""
+    running = serve(create_classifier_app(bundle, model))
+    levels = [{"label": "dry"}, {"label": "damp", "description": "No drops."}, {"label": "wet"}]
+    question = {"type": "score", "instructions": "How wet?", "levels": levels}
+    found = asked(running.ask({"input": "x", "questions": [question]}, path=OA, **JSON))
+    (sent,) = server.asked[-1]["questions"].values()
+    assert sent == {
+        "type": "score",
+        "instructions": "How wet?",
+        "criteria": ["dry", "damp: No drops.", "wet"],
+    }
+    assert [one["label"] for one in found["answers"][0]["probabilities"]] == ["dry", "damp", "wet"]
+
+
 def test_descriptions_of_the_task_go_with_its_own_question(
     serve: Any, bundle: Tuned, server: DecisionServer
 ) -> None:

@@ -24,6 +24,8 @@ class DecisionServer(LoopbackServer):
         Statuses of the next answers.
     message : str
         Their message.
+    error_body : mapping or None
+        Their body; None for one with the message.
     reverses : bool
         True to answer a list of questions from the last to the first.
     refused : set of str
@@ -37,6 +39,7 @@ class DecisionServer(LoopbackServer):
         self.changes = dict(changes or {})
         self.failures: list[int] = []
         self.message = "as told"
+        self.error_body: Mapping[str, Any] | None = None
         self.reverses = False
         self.refused: set[str] = set()
         self.asked: list[dict[str, Any]] = []
@@ -57,7 +60,7 @@ class DecisionServer(LoopbackServer):
             status = self.failures.pop(0)
             error = {"error": {"code": status, "message": self.message, "type": "told"}}
             failure = type("Told", (web.HTTPException,), {"status_code": status})
-            raise failure(text=json.dumps(error), content_type="application/json")
+            raise failure(text=json.dumps(self.error_body or error), content_type="application/json")
         return body
 
     async def _system_one(self, request: web.Request) -> web.Response:

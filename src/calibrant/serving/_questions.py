@@ -81,10 +81,8 @@ class Questions:
             message = f"Expected a question with the task's labels as its options{known}, got others."
             raise BadQuestionError((question.place, message, "other_question"))
         takes_options = isinstance(self._predictor.client, DecisionClient)
-        # The wire of decision models has a place for what an option means, but not for what a level does.
-        told = question.descriptions if takes_options and question.kind != "score" else ()
-        is_told = takes_options and (told or not any(question.descriptions))
-        prompt = _instructions(question) if is_told else _listing_prompt(question)
+        told = question.descriptions if takes_options else ()
+        prompt = _instructions(question) if takes_options else _listing_prompt(question)
         try:
             return self._classifiers(question.kind, question.options, tuple(told), prompt)
         except ConfigurationError as error:
