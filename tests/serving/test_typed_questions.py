@@ -58,6 +58,7 @@ CAT = Prediction(
     distribution=distribution(cat=0.8, dog=0.2),
     usage=Usage(prompt_tokens=7, completion_tokens=1),
 )
+PREDICATE = {"type": "predicate", "instructions": "?"}
 
 
 def asked(found: Any, *, status: int = 200) -> Any:
@@ -412,6 +413,29 @@ def test_a_model_alone_is_a_decision_server(serve: Any, model: Classifier) -> No
             OA,
             "questions[0]",
         ),
+        ({"input": 5, "questions": [PREDICATE]}, OA, "input"),
+        ({"input": [{"role": 5, "content": "x"}], "questions": [PREDICATE]}, OA, "input[0].role"),
+        (
+            {"input": [{"role": "user", "content": [{"text": 5}]}], "questions": [PREDICATE]},
+            OA,
+            "input[0].content[0].text",
+        ),
+        (
+            {"input": "x", "questions": [{**PREDICATE, "instructions": ["?"]}]},
+            OA,
+            "questions[0].instructions[0]",
+        ),
+        (
+            {
+                "input": "x",
+                "questions": [
+                    {"type": "choice", "instructions": "?", "choices": [{"value": 1}, {"value": "b"}]}
+                ],
+            },
+            OA,
+            "questions[0].choices[0].value",
+        ),
+        ({"state": 5, "questions": {"q": CATS}}, S1, ["state"]),
     ],
 )
 def test_bad_bodies_are_refused_in_the_wire_s_form(
@@ -429,6 +453,7 @@ def test_bad_bodies_are_refused_in_the_wire_s_form(
         assert problem["loc"][0] == "body"
         assert problem["msg"]
         assert "instance of" not in problem["msg"]
+        assert not problem["msg"].startswith("Value error")
         assert problem["type"]
         assert place is None or problem["loc"][1:] == place
 
