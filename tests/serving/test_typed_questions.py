@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.calibration import IsotonicCalibrator
+from calibrant.calibration import IdentityCalibrator, IsotonicCalibrator
 from calibrant.core import (
     Field,
     FieldLabels,
@@ -119,6 +119,13 @@ def test_a_question_of_the_task_gets_the_tuned_prediction(serve: Any, bundle: Tu
         "x_threshold": 0.7,
         "x_certificate": None,
     }
+
+
+def test_a_calibrator_that_corrects_nothing_calibrates_nothing(serve: Any, bundle: Tuned) -> None:
+    """Where no calibrator was better than none, answers are not called calibrated."""
+    unchanged = IdentityCalibrator().fit([0.8] * 4, [1, 1, 1, 0])
+    running = serve(app(replace(bundle, calibrator=unchanged), Held(held=False, answer=lambda _: CAT)))
+    assert system_one(running, {"q": CATS})["answers"]["q"]["x_calibrated"] is False
 
 
 def test_a_calibrated_confidence_is_the_label_s_probability(serve: Any, bundle: Tuned) -> None:
@@ -303,7 +310,9 @@ def test_fields_are_told_apart_by_labels_or_instructions(serve: Any, bundle: Tun
     )
     whole = fields.answer_of({part.name: part.label for part in parts})
     held = Held(held=False, answer=lambda _: Prediction(label=whole, confidence=0.24, parts=parts))
-    running = serve(app(with_labels(with_threshold(bundle, 0.2), fields), held, only_task=True))
+    of_all = IsotonicCalibrator().fit([0.24] * 4, [0, 0, 0, 1])
+    tuned = replace(with_labels(with_threshold(bundle, 0.2), fields), calibrator=of_all)
+    running = serve(app(tuned, held, only_task=True))
     scale = {"type": "score", "criteria": ["low", "high"]}
     questions = {
         "a": {"type": "choice", "instructions": "Any words", "criteria": {"trip": None, "bill": None}},
@@ -317,7 +326,8 @@ def test_fields_are_told_apart_by_labels_or_instructions(serve: Any, bundle: Tun
     assert answers["c"]["score"] == pytest.approx(0.7)
     assert answers["d"]["noul"] == pytest.approx(0.7)
     assert {answer["x_decision"] for answer in answers.values()} == {"accepted"}
-    assert {answer["x_confidence"] for answer in answers.values()} == {0.24}
+    assert {answer["x_confidence"] for answer in answers.values()} == {0.25}
+    assert not any(answer["x_calibrated"] for answer in answers.values())
     assert held.asked == ["a text"]
     for unclear in (scale, {"type": "noul", "instructions": "Is it raining?"}):
         (problem,) = system_one(running, {"q": unclear}, status=422)["detail"]
