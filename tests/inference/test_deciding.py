@@ -214,6 +214,16 @@ def test_errors_of_every_form_are_words(server: DecisionServer, body: dict[str, 
         assert asked.classify("wrong").reason == f"systemone/own: HTTPStatusError: {words}"
 
 
+def test_an_answer_in_another_encoding_has_no_status(server: DecisionServer) -> None:
+    """A body that cannot be unpacked is broken, not refused: the reason holds no status that nobody sent."""
+    with classifier(server) as asked:
+        asked.classify("right")
+        server.encoding = "gzip"
+        found = asked.classify("wrong")
+    assert found.reason.startswith("systemone/own: The answer broke off: ClientPayloadError: Can not decode")
+    assert "400" not in found.reason
+
+
 def test_an_answer_whose_name_is_no_text_is_the_rows_error(server: DecisionServer) -> None:
     """An answer named by something else than a text is an error of the row."""
     with classifier(server, "decisions/own") as asked:

@@ -26,6 +26,8 @@ class DecisionServer(LoopbackServer):
         Their message.
     error_body : mapping or None
         Their body; None for one with the message.
+    encoding : str or None
+        Name of an encoding in which its answers claim to be, and are not.
     reverses : bool
         True to answer a list of questions from the last to the first.
     refused : set of str
@@ -40,6 +42,7 @@ class DecisionServer(LoopbackServer):
         self.failures: list[int] = []
         self.message = "as told"
         self.error_body: Mapping[str, Any] | None = None
+        self.encoding: str | None = None
         self.reverses = False
         self.refused: set[str] = set()
         self.asked: list[dict[str, Any]] = []
@@ -69,7 +72,8 @@ class DecisionServer(LoopbackServer):
     def _s1_response(self, body: Mapping[str, Any]) -> web.Response:
         answers = {name: self._s1_answer(question) for name, question in body["questions"].items()}
         usage = {"input_tokens": 12, "output_tokens": 0}
-        return web.json_response({"model": "decider-1", "answers": answers, "usage": usage})
+        headers = {"Content-Encoding": self.encoding} if self.encoding else None
+        return web.json_response({"model": "decider-1", "answers": answers, "usage": usage}, headers=headers)
 
     def _s1_answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         kind, options = question["type"], question.get("criteria")
