@@ -76,6 +76,24 @@ def test_numbers_come_with_denominators(write_task: WriteTask, fake: Fake, tmp_p
     assert client.closed
 
 
+def test_broken_answers_are_told_from_transport_errors(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """A server whose answers do not fit will hardly answer better: the doctor is named beside another try."""
+
+    def rule(text: str, prompt: str) -> Answer:
+        if text.startswith("7"):
+            return ProviderError("broken response: expected a probability, got nan.", provider="fake")
+        return knows(text, prompt)
+
+    fake(rule)
+    result = done(run(write_task(test=animals(8)), "--out", tmp_path / "out"))
+    assert (
+        "1 rows failed with a transport error or a broken answer; run the same command again to ask them again, or "
+        "calibrant doctor to examine the server." in result.stderr
+    )
+
+
 def test_useless_confidence_is_reported(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Low label mass and a reversed ranking are reported, also when a finished run is repeated."""
     fake(lambda text, _: ("cat", 0.95 if "woof" in text else 0.6), space="raw", illegal_mass=0.9)

@@ -24,6 +24,16 @@ from calibrant.scoring import BrierScoring, LinearBlendScoring, LogScoring, Sigm
 WriteTask = Callable[..., Path]
 
 HEAD = 'name = "n"\nlabels = ["cat", "dog"]\nprompt = "p"\n'
+FIELDS = """\
+name = "n"
+prompt = "p"
+[[fields]]
+name = "animal"
+labels = ["cat", "dog"]
+[[fields]]
+name = "size"
+labels = ["small", "large"]
+"""
 CAT = '{"input": "meow", "answer": "cat"}\n'
 TABLE = """\
 text,label,part
@@ -51,6 +61,13 @@ def error_of(path: Path) -> str:
 
 
 # --- what is read -------------------------------------------------------------------------------
+
+
+def test_values_of_fields_are_described_by_field(tmp_path: Path) -> None:
+    """A description names field and value, as they are spelled or not."""
+    words = '[label_descriptions]\n"Size=LARGE" = "A whale."\n'
+    task = Task.from_file(toml(tmp_path, FIELDS + words))
+    assert task.label_descriptions == {"size=large": "A whale."}
 
 
 @pytest.mark.parametrize(
@@ -222,9 +239,9 @@ ROOT_KEYS = (
             "task.toml:5: expected a sentence about the label 'dog', got ' ': add it, or leave it out.",
         ),
         pytest.param(
-            HEAD + 'structure = "ordinal"\nlabel_descriptions = { dog = "It barks." }\n',
-            "task.toml:5: expected label_descriptions of plain labels alone, got some of labels with a structure or of "
-            "answers that hold several labels: leave them out.",
+            FIELDS + '[label_descriptions]\n"size=tiny" = "A mouse."\n',
+            "task.toml:9: expected label_descriptions of the labels 'animal=cat', 'animal=dog', 'size=small', "
+            "'size=large', got one of 'size=tiny': correct it.",
         ),
         pytest.param(
             HEAD + 'data = { train = "t.jsonl", tset = "x" }\n',

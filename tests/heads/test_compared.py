@@ -102,6 +102,15 @@ def test_the_verdict_is_on_the_better_baseline() -> None:
     )
 
 
+def test_rows_without_labels_come_before_a_verdict() -> None:
+    """Where many rows have no label, the verdict says what may be the reason, and nothing of the model."""
+    found = compare_with_baselines(ROWS, [None] * 4, LABELLED, labels=LABELS)
+    assert found.verdict.startswith(
+        "4 of 4 rows have no label: their calls failed, the model declined, or its answers could not be read."
+    )
+    assert "the model adds" not in found.verdict
+
+
 def test_a_row_with_a_judged_text_teaches_nothing() -> None:
     """Labelled rows whose text is judged change nothing in the comparison."""
     copies = [Example(input=ROWS[0].input, answer="cow")] * 9

@@ -172,6 +172,58 @@ def test_a_wrong_answer_is_the_rows_error(server: DecisionServer, changes: dict[
     assert found.reason
 
 
+@pytest.mark.parametrize(
+    ("probabilities", "got"),
+    [
+        ({"cat": 0.7, "cow": 0.3}, "got one of 'cow'"),
+        ({"cat": 0.7, "dog": 0.3}, "got none of 'bird'"),
+        ({}, "got none of 'cat'"),
+        ({"cat": 0.7, "dog": 0.7, "bird": 0.1}, "got the sum 1.5"),
+        ({"cat": 1.2, "dog": -0.2, "bird": 0.0}, "got -0.2, below zero"),
+    ],
+)
+def test_a_wrong_answer_says_what_is_wrong(
+    server: DecisionServer, probabilities: dict[str, float], got: str
+) -> None:
+    """The reason names the option or the number that does not fit, and the model as it was named."""
+    with classifier(server) as asked:
+        asked.classify("right")
+        server.changes = {"probabilities": probabilities}
+        found = asked.classify("wrong")
+    assert got in found.reason
+    assert found.reason.startswith("systemone/own: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"detail": {"error_type": "not_allowed", "message": "No."}}, "409 No. / not_allowed"),
+        (
+            {"detail": [{"loc": ["body", "questions", "q0"], "msg": "Blank label", "type": "value_error"}]},
+            "409 body.questions.q0 / Blank label / value_error",
+        ),
+        ({"detail": "Not now"}, "409 Not now"),
+        ({"detail": {"odd": 1}}, "409 {'odd': 1}"),
+    ],
+)
+def test_errors_of_every_form_are_words(server: DecisionServer, body: dict[str, object], words: str) -> None:
+    """An error below ``detail``, as an object or as a list of mistakes, is told in its own words."""
+    with classifier(server) as asked:
+        asked.classify("right")
+        server.failures, server.error_body = [409], body
+        assert asked.classify("wrong").reason == f"systemone/own: HTTPStatusError: {words}"
+
+
+def test_an_answer_in_another_encoding_has_no_status(server: DecisionServer) -> None:
+    """A body that cannot be unpacked is broken, not refused: the reason holds no status that nobody sent."""
+    with classifier(server) as asked:
+        asked.classify("right")
+        server.encoding = "gzip"
+        found = asked.classify("wrong")
+    assert found.reason.startswith("systemone/own: The answer broke off: ClientPayloadError: Can not decode")
+    assert "400" not in found.reason
+
+
 def test_an_answer_whose_name_is_no_text_is_the_rows_error(server: DecisionServer) -> None:
     """An answer named by something else than a text is an error of the row."""
     with classifier(server, "decisions/own") as asked:
@@ -204,6 +256,7 @@ def test_a_server_without_decisions_says_what_to_name(server: DecisionServer) ->
     with classifier(server) as asked, pytest.raises(Exception, match="hosted_vllm/NAME") as raised:
         asked.classify("?")
     assert "sk-hidden-key" not in str(raised.value)
+    assert str(raised.value).startswith("systemone/own: ")
     assert len(server.asked) == 1
 
 
@@ -417,6 +470,55 @@ def test_yes_and_no_have_descriptions(server: DecisionServer, wire: str) -> None
     assert "The writer is angry." in str(server.asked[0]["questions"])
 
 
+SIZES = OrdinalLabels(["small", "large", "huge"])
+MEANINGS = {"small": "Fits in a hand.", "huge": "Fits in no room."}
+OF_SIZES = "How large?\n\nLabels:\n- small: Fits in a hand.\n- large\n- huge: Fits in no room."
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(("prompt", "words"), [("How large?", MEANINGS), (OF_SIZES, None)])
+def test_levels_have_descriptions(
+    server: DecisionServer, wire: str, prompt: str, words: dict[str, str] | None
+) -> None:
+    """A level has its description beside it, or on System One, which has no member for it, behind it."""
+    with classifier(server, wire, labels=SIZES, prompt=prompt, label_descriptions=words) as asked:
+        assert asked.classify("A whale.").label == "small"
+    questions = server.asked[0]["questions"]
+    if isinstance(questions, dict):
+        (question,) = questions.values()
+        assert question["criteria"] == ["small: Fits in a hand.", "large", "huge: Fits in no room."]
+    else:
+        (question,) = questions
+        meanings = {level["label"]: level.get("description") for level in question["levels"]}
+        assert meanings == {"large": None, **MEANINGS}
+    assert question["instructions"] == "How large?"
+
+
+def test_values_of_fields_have_descriptions(server: DecisionServer, tmp_path: Path) -> None:
+    """Each value is described in the question of its field, from a bundle, too; nothing is said in other questions."""
+    labels = FieldLabels([Field(name="animal", labels=ANIMALS), Field(name="size", labels=SIZES)])
+    words = {"animal=cat": "It purrs.", "Size=huge": "Fits in no room."}
+    with classifier(server, labels=labels, label_descriptions=words) as asked:
+        asked.classify("It purrs.")
+        asked.tuned.save(tmp_path / "bundle")
+    with Tuned.load(tmp_path / "bundle").open() as opened:
+        opened.classify("It purrs.")
+    for body in server.asked:
+        animal, size = body["questions"].values()
+        assert animal["criteria"] == {"cat": "It purrs.", "dog": None, "bird": None}
+        assert size["criteria"] == ["small", "large", "huge: Fits in no room."]
+
+
+def test_labels_of_a_set_have_descriptions(server: DecisionServer) -> None:
+    """The question about a label says when it applies."""
+    words = {"Bills": "Something is to be paid."}
+    with classifier(server, labels=MultiLabels(["Bills", "Food"]), label_descriptions=words) as asked:
+        asked.classify("Pizza.")
+    bills, food = server.asked[0]["questions"].values()
+    assert bills["criteria"] == {"true": "Something is to be paid.", "false": None}
+    assert "criteria" not in food
+
+
 def test_other_descriptions_are_other_questions(server: DecisionServer) -> None:
     """Answers that were asked for without the descriptions are not taken for those with them."""
     journal = MemoryJournal()
@@ -437,8 +539,9 @@ def test_a_bundle_keeps_the_descriptions(server: DecisionServer, tmp_path: Path)
 
 
 def test_a_description_of_no_label_is_refused(server: DecisionServer) -> None:
-    """A name that is no label is said."""
-    with pytest.raises(ConfigurationError, match="label_descriptions of plain labels, got one of 'cow'"):
+    """A name that is no label is said, and what the labels are."""
+    message = "label_descriptions of the labels 'cat', 'dog', 'bird', got one of 'cow'"
+    with pytest.raises(ConfigurationError, match=message):
         classifier(server, label_descriptions={"cow": "An animal that moos."})
 
 

@@ -12,7 +12,7 @@ import pytest
 from calibrant import Classifier, Example, Task
 from calibrant.assembly import open_classifier
 from calibrant.cascade import CascadeSettings
-from calibrant.core import HeadSettings, ModelSettings, OrdinalLabels, ScoringSettings
+from calibrant.core import Field, FieldLabels, HeadSettings, ModelSettings, OrdinalLabels, ScoringSettings
 from calibrant.optimization import OptimizationResult, optimize
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
@@ -220,11 +220,77 @@ def written_well(prompt: str) -> str:
 
 
 def test_labels_that_take_none_have_no_list() -> None:
-    """Levels have no descriptions, so the reflection model is asked for instructions alone."""
+    """A label of two lines stands in no list, so the reflection model is asked for instructions alone."""
     writer = Writer(GOOD)
-    result = search(writer, labels=OrdinalLabels(LABELS))
+    labels = ["cat\nor kitten", "dog"]
+
+    def both(split: str, count: int) -> tuple[Example, ...]:
+        return tuple(replace(row, answer=labels[LABELS.index(row.answer)]) for row in rows(split, count))
+
+    held_out = {name: both(name, n) for name, n in (("train", 40), ("validation", 80), ("test", 20))}
+
+    def knows(text: str, described: str) -> tuple[str, float]:
+        assert not described
+        _, label, number = text.split()
+        return labels[LABELS.index(label)], 0.2 if int(number) % 3 == 0 else 0.8
+
+    model = DecidingAnimals(knows)
+    result = search(writer, model=model, labels=labels, **held_out)
     assert result.proposals > 0
     assert not writer.list_prompts
+
+
+def test_levels_are_described() -> None:
+    """A list of levels that helps is taken, and went beside the options."""
+    model = animals()
+    result = search(Writer(GOOD), model=model, labels=OrdinalLabels(LABELS))
+    assert result.best_prompt.prompt.endswith("\n\nLabels:\n- cat: It meows.\n- dog: It barks.")
+    described = [one.descriptions for one in model.questions if any(one.descriptions)]
+    assert set(described) == {("It meows.", "It barks.")}
+
+
+SIZED = FieldLabels([Field(name="animal", labels=LABELS), Field(name="size", labels=["small", "large"])])
+OF_CATS = {"animal=cat": "It meows."}
+
+
+def sized(split: str, count: int) -> tuple[Example, ...]:
+    """Return small animals with two fields."""
+    answers = [json.dumps({"animal": row.answer, "size": "small"}) for row in rows(split, count)]
+    pairs = zip(rows(split, count), answers, strict=True)
+    return tuple(replace(row, answer=answer) for row, answer in pairs)
+
+
+def fields_search(model: Any) -> OptimizationResult:
+    """Search on answers with two fields, one value of which is described."""
+    data = {name: sized(name, n) for name, n in (("train", 40), ("validation", 80), ("test", 20))}
+    return search(None, model=model, labels=SIZED, label_descriptions=OF_CATS, **data)
+
+
+def test_values_of_fields_are_described_beside_the_options() -> None:
+    """A search asks with the descriptions of its task's model, and writes them into no prompt."""
+    server = DecisionServer(0.7, 0.3)
+    options = {"api_base": server.root}
+    with Classifier(
+        model="systemone/own", labels=SIZED, label_descriptions=OF_CATS, options=options
+    ) as asked:
+        result = fields_search(asked)
+    server.stop()
+    criteria = [body["questions"]["q0"]["criteria"] for body in server.asked]
+    assert all(given == {"cat": "It meows.", "dog": None} for given in criteria)
+    assert "It meows" not in result.best_prompt.prompt
+
+
+def test_a_chat_model_reads_no_descriptions_of_fields() -> None:
+    """They have no place in a prompt whose answers hold several labels."""
+    prompts: set[str] = set()
+
+    def answer(text: str, prompt: str) -> str:
+        prompts.add(prompt)
+        return json.dumps({"animal": text.split()[1], "size": "small"})
+
+    fields_search(FakeClient(SIZED, answer))
+    assert prompts
+    assert not any("It meows" in prompt for prompt in prompts)
 
 
 def listener(text: str, prompt: str) -> dict[str, float]:

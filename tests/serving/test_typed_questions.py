@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrant.calibration import IsotonicCalibrator
+from calibrant.calibration import IdentityCalibrator, IsotonicCalibrator
 from calibrant.core import (
     Field,
     FieldLabels,
@@ -58,6 +58,7 @@ CAT = Prediction(
     distribution=distribution(cat=0.8, dog=0.2),
     usage=Usage(prompt_tokens=7, completion_tokens=1),
 )
+PREDICATE = {"type": "predicate", "instructions": "?"}
 
 
 def asked(found: Any, *, status: int = 200) -> Any:
@@ -118,6 +119,13 @@ def test_a_question_of_the_task_gets_the_tuned_prediction(serve: Any, bundle: Tu
         "x_threshold": 0.7,
         "x_certificate": None,
     }
+
+
+def test_a_calibrator_that_corrects_nothing_calibrates_nothing(serve: Any, bundle: Tuned) -> None:
+    """Where no calibrator was better than none, answers are not called calibrated."""
+    unchanged = IdentityCalibrator().fit([0.8] * 4, [1, 1, 1, 0])
+    running = serve(app(replace(bundle, calibrator=unchanged), Held(held=False, answer=lambda _: CAT)))
+    assert system_one(running, {"q": CATS})["answers"]["q"]["x_calibrated"] is False
 
 
 def test_a_calibrated_confidence_is_the_label_s_probability(serve: Any, bundle: Tuned) -> None:
@@ -234,6 +242,23 @@ def test_descriptions_of_a_question_reach_the_model_whole(
         assert list(server.asked[-1]["questions"].values()) == [question]
 
 
+def test_descriptions_of_levels_reach_the_model(
+    serve: Any, bundle: Tuned, model: Classifier, server: DecisionServer
+) -> None:
+    """A level that a question describes is described to the model, and answered by its label."""
+    running = serve(create_classifier_app(bundle, model))
+    levels = [{"label": "dry"}, {"label": "damp", "description": "No drops."}, {"label": "wet"}]
+    question = {"type": "score", "instructions": "How wet?", "levels": levels}
+    found = asked(running.ask({"input": "x", "questions": [question]}, path=OA, **JSON))
+    (sent,) = server.asked[-1]["questions"].values()
+    assert sent == {
+        "type": "score",
+        "instructions": "How wet?",
+        "criteria": ["dry", "damp: No drops.", "wet"],
+    }
+    assert [one["label"] for one in found["answers"][0]["probabilities"]] == ["dry", "damp", "wet"]
+
+
 def test_descriptions_of_the_task_go_with_its_own_question(
     serve: Any, bundle: Tuned, server: DecisionServer
 ) -> None:
@@ -285,7 +310,9 @@ def test_fields_are_told_apart_by_labels_or_instructions(serve: Any, bundle: Tun
     )
     whole = fields.answer_of({part.name: part.label for part in parts})
     held = Held(held=False, answer=lambda _: Prediction(label=whole, confidence=0.24, parts=parts))
-    running = serve(app(with_labels(with_threshold(bundle, 0.2), fields), held, only_task=True))
+    of_all = IsotonicCalibrator().fit([0.24] * 4, [0, 0, 0, 1])
+    tuned = replace(with_labels(with_threshold(bundle, 0.2), fields), calibrator=of_all)
+    running = serve(app(tuned, held, only_task=True))
     scale = {"type": "score", "criteria": ["low", "high"]}
     questions = {
         "a": {"type": "choice", "instructions": "Any words", "criteria": {"trip": None, "bill": None}},
@@ -299,7 +326,8 @@ def test_fields_are_told_apart_by_labels_or_instructions(serve: Any, bundle: Tun
     assert answers["c"]["score"] == pytest.approx(0.7)
     assert answers["d"]["noul"] == pytest.approx(0.7)
     assert {answer["x_decision"] for answer in answers.values()} == {"accepted"}
-    assert {answer["x_confidence"] for answer in answers.values()} == {0.24}
+    assert {answer["x_confidence"] for answer in answers.values()} == {0.25}
+    assert not any(answer["x_calibrated"] for answer in answers.values())
     assert held.asked == ["a text"]
     for unclear in (scale, {"type": "noul", "instructions": "Is it raining?"}):
         (problem,) = system_one(running, {"q": unclear}, status=422)["detail"]
@@ -395,6 +423,29 @@ def test_a_model_alone_is_a_decision_server(serve: Any, model: Classifier) -> No
             OA,
             "questions[0]",
         ),
+        ({"input": 5, "questions": [PREDICATE]}, OA, "input"),
+        ({"input": [{"role": 5, "content": "x"}], "questions": [PREDICATE]}, OA, "input[0].role"),
+        (
+            {"input": [{"role": "user", "content": [{"text": 5}]}], "questions": [PREDICATE]},
+            OA,
+            "input[0].content[0].text",
+        ),
+        (
+            {"input": "x", "questions": [{**PREDICATE, "instructions": ["?"]}]},
+            OA,
+            "questions[0].instructions[0]",
+        ),
+        (
+            {
+                "input": "x",
+                "questions": [
+                    {"type": "choice", "instructions": "?", "choices": [{"value": 1}, {"value": "b"}]}
+                ],
+            },
+            OA,
+            "questions[0].choices[0].value",
+        ),
+        ({"state": 5, "questions": {"q": CATS}}, S1, ["state"]),
     ],
 )
 def test_bad_bodies_are_refused_in_the_wire_s_form(
@@ -412,6 +463,7 @@ def test_bad_bodies_are_refused_in_the_wire_s_form(
         assert problem["loc"][0] == "body"
         assert problem["msg"]
         assert "instance of" not in problem["msg"]
+        assert not problem["msg"].startswith("Value error")
         assert problem["type"]
         assert place is None or problem["loc"][1:] == place
 

@@ -24,6 +24,10 @@ class DecisionServer(LoopbackServer):
         Statuses of the next answers.
     message : str
         Their message.
+    error_body : mapping or None
+        Their body; None for one with the message.
+    encoding : str or None
+        Name of an encoding in which its answers claim to be, and are not.
     reverses : bool
         True to answer a list of questions from the last to the first.
     refused : set of str
@@ -37,6 +41,8 @@ class DecisionServer(LoopbackServer):
         self.changes = dict(changes or {})
         self.failures: list[int] = []
         self.message = "as told"
+        self.error_body: Mapping[str, Any] | None = None
+        self.encoding: str | None = None
         self.reverses = False
         self.refused: set[str] = set()
         self.asked: list[dict[str, Any]] = []
@@ -57,7 +63,7 @@ class DecisionServer(LoopbackServer):
             status = self.failures.pop(0)
             error = {"error": {"code": status, "message": self.message, "type": "told"}}
             failure = type("Told", (web.HTTPException,), {"status_code": status})
-            raise failure(text=json.dumps(error), content_type="application/json")
+            raise failure(text=json.dumps(self.error_body or error), content_type="application/json")
         return body
 
     async def _system_one(self, request: web.Request) -> web.Response:
@@ -66,7 +72,8 @@ class DecisionServer(LoopbackServer):
     def _s1_response(self, body: Mapping[str, Any]) -> web.Response:
         answers = {name: self._s1_answer(question) for name, question in body["questions"].items()}
         usage = {"input_tokens": 12, "output_tokens": 0}
-        return web.json_response({"model": "decider-1", "answers": answers, "usage": usage})
+        headers = {"Content-Encoding": self.encoding} if self.encoding else None
+        return web.json_response({"model": "decider-1", "answers": answers, "usage": usage}, headers=headers)
 
     def _s1_answer(self, question: Mapping[str, Any]) -> dict[str, Any]:
         kind, options = question["type"], question.get("criteria")

@@ -11,6 +11,7 @@ from calibrant.optimization import OptimizationResult
 from calibrant.sklearn import CalibrantClassifier
 from calibrant.testing import FakeClient, fake_model
 from calibrant.tuned import Tuned
+from decision_server import DecisionServer
 
 LABELS = ["cat", "dog"]
 
@@ -57,14 +58,38 @@ def test_a_search_in_memory_is_calibrated() -> None:
 
 
 def test_a_search_is_the_value_of_its_directory(tmp_path: Path) -> None:
-    """A search in memory, with a directory, and read from that directory make the same bundle."""
+    """A search in memory, with a directory, and read from that directory make the same bundle, with its task or not."""
     kept = search(tmp_path / "run").tuned
     assert kept is not None
     alone = search().tuned
     assert alone is not None
     read = Tuned.from_run(tmp_path / "run", task=task(), model="fake/pets")
-    digests = {found.save(tmp_path / name).digest for name, found in (("a", kept), ("b", alone), ("c", read))}
+    found = {"a": kept, "b": alone, "c": read, "d": Tuned.from_run(tmp_path / "run")}
+    digests = {one.save(tmp_path / name).digest for name, one in found.items()}
     assert len(digests) == 1
+
+
+def test_a_search_keeps_the_address_of_a_classifier(tmp_path: Path) -> None:
+    """The bundle of a search that was handed a classifier asks the same server, and holds no key."""
+    server = DecisionServer(0.7, 0.3)
+    options = {"api_base": server.root, "api_key": "sk-hidden-key"}
+    try:
+        with Classifier(model="systemone/own", labels=LABELS, options=options) as asked:
+            result = optimize(
+                task(), model=asked, max_metric_calls=60, embeddings=False, out=tmp_path / "run"
+            )
+        assert result.tuned is not None
+        for name, found in (("kept", result.tuned), ("read", Tuned.from_run(tmp_path / "run"))):
+            found.save(tmp_path / name)
+            n_asked = len(server.asked)
+            with Tuned.load(tmp_path / name).open() as opened:
+                assert opened.classify("a new text").label == "cat"
+            assert len(server.asked) == n_asked + 1
+    finally:
+        server.stop()
+    held = [path.read_text() for path in tmp_path.rglob("*.json")]
+    assert held
+    assert not any("sk-hidden-key" in text for text in held)
 
 
 def test_a_search_opens_and_decides_in_memory() -> None:

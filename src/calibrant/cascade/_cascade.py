@@ -25,6 +25,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint, sha256_of
 from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits, OnPrediction, Query, Stop
+from calibrant.heads._head import Head
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._feed import Feed, Runner
@@ -240,6 +241,12 @@ class Cascade(BasePredictor):
     def scoring(self) -> str:
         """Name of the method of a cascade."""
         return "cascade"
+
+    @property
+    def first_head(self) -> Head | None:
+        """Head of the first model; None without one."""
+        first = self._walk.first
+        return None if first is None else first.classifier.head
 
     @property
     def in_process(self) -> bool:

@@ -626,15 +626,18 @@ class Walk:
         classifier.meter.charge_vectors(usage)
         self.budget.charge_vectors(usage)
 
+    @property
+    def first(self) -> CascadeMember | None:
+        """The model that is asked first; None if there is none to ask."""
+        position = self.policy.next_model(None, ())
+        return None if position is None else self.members[position]
+
     def vectors_ahead(self) -> Ahead | None:
         """Return the source of the vectors that the first model's head reads; None if it needs none by calls."""
-        position = self.policy.next_model(None, ())
-        if position is None:
+        member = self.first
+        if member is None or member.classifier.head is None or member.classifier.head.embedding is None:
             return None
-        member = self.members[position]
         own = member.classifier
-        if own.head is None or own.head.embedding is None:
-            return None
         from calibrant.inference._text_vectors import vectors_ahead  # noqa: PLC0415 (if a head has some)
 
         def needs(row: QueuedRow) -> bool:
@@ -643,7 +646,9 @@ class Walk:
             # What a journal holds came out of the head.
             return is_own and row.stored is None
 
-        return vectors_ahead(own.head, needs=needs, charge=partial(self._charge, own), waits=False)
+        return vectors_ahead(
+            member.classifier.head, needs=needs, charge=partial(self._charge, own), waits=False
+        )
 
     def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
         """Add calls to the budget meter; return their usage, with cost 0 if the model is free."""

@@ -365,7 +365,12 @@ def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
         )
     failed = metrics.rows - metrics.answered - n_refused
     if failed:
-        say(f"{failed:,} rows failed with a transport error; run the same command again to ask them again.")
+        found = "a transport error"
+        advice = "run the same command again to ask them again"
+        if any(kind.startswith("broken response") for kind in metrics.errors):
+            found += " or a broken answer"
+            advice += ", or calibrant doctor to examine the server"
+        say(f"{failed:,} rows failed with {found}; {advice}.")
     if metrics.unreadable:
         say(unreadable_text(metrics.unreadable, metrics.unreadable_answers))
 

@@ -157,7 +157,9 @@ def _announcements(progress: Progress) -> dict[str, str]:
         )
     seconds = progress.eta_seconds
     if seconds is not None:
-        found["time"] = f"By the first answers, that takes at most {duration(seconds)}{_price(progress)}."
+        found["time"] = (
+            f"By the first answers, the model takes at most {duration(seconds)}{_price(progress)}."
+        )
     return found
 
 

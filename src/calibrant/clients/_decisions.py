@@ -107,7 +107,7 @@ class RemoteDecisionClient:
         sent = {option: value for option, value in set_options.items() if option in _OPTIONS}
         self._caller: _DirectCaller | _LiteLLMCaller
         if name.startswith(_DIRECT) and "custom_llm_provider" not in set_options:
-            self._caller = _DirectCaller(name, timeout=timeout, calls=max_concurrency, **sent)
+            self._caller = _DirectCaller(name, provider=model, timeout=timeout, calls=max_concurrency, **sent)
             if self._price is None and self._caller.is_openai:
                 self._price = listed_price(self._caller.model)
         else:
@@ -180,10 +180,10 @@ class RemoteDecisionClient:
         shares = self._shares(answer.get("probabilities"))
         names = question.options if kind == "choice" else _LEVELS[: len(question.options)]
         if shares.keys() != set(names):
-            asked, others = len(names), ", ".join(map(repr, shares))
-            raise self._broken(
-                f"expected the probabilities of the {asked} options, got those of {others:.80}"
-            )
+            added = next((name for name in shares if name not in names), None)
+            missing = next((name for name in names if name not in shares), None)
+            got = f"none of {missing!r:.60}" if added is None else f"one of {added!r:.60}"
+            raise self._broken(f"expected a probability of each option, got {got}")
         chosen = answer.get("choice")
         return DecisionAnswer(
             probabilities=tuple([self._number(shares[name]) for name in names]),
@@ -236,6 +236,7 @@ class _DirectCaller:
         self,
         name: str,
         *,
+        provider: str,
         timeout: float,
         calls: int | None,
         **options: Any,  # noqa: ANN401 (see `_OPTIONS`)
@@ -244,7 +245,7 @@ class _DirectCaller:
         self.endpoint, self.model, self.is_openai = found.identity, found.model, found.is_openai
         self._model = json.dumps(found.model)
         self._headers = options.get("extra_headers")
-        self._http = JsonHttp(provider=name, endpoint=found, timeout=timeout, calls=calls)
+        self._http = JsonHttp(provider=provider, endpoint=found, timeout=timeout, calls=calls)
         self._http.hide(secret_texts({"extra_headers": self._headers or {}}))
 
     async def ask(self, wire: str, text: str, questions: tuple[DecisionQuestion, ...]) -> _Found:
@@ -343,10 +344,11 @@ def _system_one(question: DecisionQuestion) -> Record:
         asked["type"] = "noul"
         no, yes = question.options
         return {**asked, "criteria": {"true": described[yes], "false": described[no]}} if described else asked
-    options: Any = list(question.options)
     if question.kind == "choice":
-        options = described or dict.fromkeys(options)
-    return {**asked, "criteria": options}
+        return {**asked, "criteria": described or dict.fromkeys(question.options)}
+    # A level is a text, with no member for what it means.
+    told = {level: f"{level}: {words}" for level, words in described.items() if words}
+    return {**asked, "criteria": [told.get(level, level) for level in question.options]}
 
 
 def _openai(name: str, question: DecisionQuestion) -> Record:
@@ -355,13 +357,12 @@ def _openai(name: str, question: DecisionQuestion) -> Record:
     if question.kind == "yes_no":
         lines = [f"{option}: {words}" for option, words in described.items() if words]
         return {**asked, "type": "predicate", "instructions": "\n".join([question.instructions, *lines])}
-    if question.kind == "score":
-        return {**asked, "levels": [{"label": level} for level in question.options]}
-    choices = [{"value": option} for option in question.options]
-    for choice in choices:
-        if words := described.get(choice["value"]):
-            choice["description"] = words
-    return {**asked, "choices": choices}
+    named, listed = ("label", "levels") if question.kind == "score" else ("value", "choices")
+    options = [{named: option} for option in question.options]
+    for option in options:
+        if words := described.get(option[named]):
+            option["description"] = words
+    return {**asked, listed: options}
 
 
 def _described(question: DecisionQuestion) -> dict[str, str | None]:

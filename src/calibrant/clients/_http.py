@@ -114,11 +114,9 @@ class Reply:
     def words(self) -> str:
         """Error message of the server on one line, cleaned for display."""
         data = self.data or {}
-        error = data.get("error")
-        if isinstance(error, Mapping):
-            message = " / ".join(str(error[name]) for name in ("message", "type", "code") if error.get(name))
-        else:
-            message = str(error or data.get("message") or data.get("detail") or self.text)
+        error = data.get("error") or data.get("message") or data.get("detail") or self.text
+        problems = error if isinstance(error, list) else [error]
+        message = "; ".join(_error_words(problem) for problem in problems)
         return clean_line(message, limit=_SHOWN)
 
 
@@ -360,8 +358,10 @@ class JsonHttp:
         elif type(error) is aiohttp.ClientResponseError:  # its status is made up, as the answer is no HTTP
             begins = "The answer is broken: "
         if begins or isinstance(error, aiohttp.ClientConnectorCertificateError):
-            message = begins + str(failure).removeprefix(f"{self.provider}: ")
-            return ProviderError(message, provider=self.provider, retryable=bool(begins))
+            words = (
+                str(failure).removeprefix(f"{self.provider}: ").replace("400, message: ", "")
+            )  # made up, too
+            return ProviderError(begins + words, provider=self.provider, retryable=bool(begins))
         return failure
 
     def refusal(self, error: HTTPStatusError) -> ProviderError:
@@ -372,6 +372,16 @@ class JsonHttp:
             message = str(failure).removeprefix(f"{self.provider}: ")
             return ContextLengthError(message, provider=self.provider, status=error.status, hint=_SHORTEN)
         return failure
+
+
+def _error_words(problem: object) -> str:
+    """Return the words of an error, or of a mistake with its place in the body, as FastAPI lists them."""
+    if not isinstance(problem, Mapping):
+        return str(problem)
+    place = problem.get("loc")
+    steps = ".".join(map(str, place)) if isinstance(place, list) else None
+    words = (problem.get(name) for name in ("message", "msg", "type", "error_type", "code"))
+    return " / ".join(str(word) for word in (steps, *words) if word) or str(problem)
 
 
 # Clients that are not closed. They share the process's limit of open files, and are closed when it ends.

@@ -150,6 +150,10 @@ class LabelSet(Sequence[str]):
 
     def canonical(self, text: str) -> str | None:
         """Return the label that equals `text` up to case and surrounding space, or None."""
+        return self.label_of(text)
+
+    def label_of(self, text: str) -> str | None:
+        """Return the label that equals `text` up to case and surrounding space, or None; of any structure."""
         return self._canonical.get(normalise_label(text))
 
     def values(self, answer: str) -> dict[str, str]:
@@ -332,8 +336,8 @@ def _index(labels: tuple[object, ...]) -> dict[str, str]:
 
 
 def takes_descriptions(labels: LabelSet) -> bool:
-    """Return True if labels can be described, one on each line: plain ones, without line breaks."""
-    return labels.is_plain and not any("\n" in label for label in labels)
+    """Return True if a prompt can list labels, one on each line: those of one-label answers, without line breaks."""
+    return not (labels.holds_several or labels.is_open or any("\n" in label for label in labels))
 
 
 def description_lines(descriptions: Mapping[str, str], labels: LabelSet) -> str:

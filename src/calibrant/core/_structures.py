@@ -662,10 +662,6 @@ class MultiLabels(CompositeLabels):
             return self.answer_with([label for label in labels if label])
         return None
 
-    def label_of(self, text: str) -> str | None:
-        """Return the label that equals `text` up to case and surrounding space, or None."""
-        return super().canonical(text)
-
     def answer_with(self, labels: Iterable[str]) -> str:
         """Return the canonical answer with exactly these labels, given in any order."""
         return self.answer_of(dict.fromkeys(labels, YES))

@@ -91,7 +91,7 @@ class Task:
     label_descriptions : mapping of str to str
         One sentence for each of some labels. A search tries `prompt` with the labels and their descriptions below it,
         and a decision model gets them beside its options, unless its prompt has such a list; nothing else shows them.
-        A reflection model rewrites them. Plain labels only.
+        A reflection model rewrites them, unless answers hold several labels. A value of a field is ``field=value``.
     field : str
         JSON path of the label in the answer (``category``, ``classification.name``), or of the array of labels; the
         fields of `FieldLabels` have paths of their own.
@@ -174,7 +174,7 @@ class Task:
             self.prompt, self.other_prompts, self.label_descriptions, self.labels
         ):
             raise ConfigurationError(problem[0].upper() + problem[1:])
-        described = {self.labels.canonical(name): text for name, text in self.label_descriptions.items()}
+        described = {self.labels.label_of(name): text for name, text in self.label_descriptions.items()}
         object.__setattr__(self, "label_descriptions", described)
         object.__setattr__(self, "other_prompts", tuple(self.other_prompts))
 
@@ -782,17 +782,10 @@ def prompt_problems(
 
 
 def _description_problems(descriptions: Mapping[str, str], labels: LabelSet) -> Iterator[Problem]:
-    if descriptions and not labels.is_plain:
-        problem = (
-            "expected label_descriptions of plain labels alone, got some of labels with a structure or of answers that "
-            "hold several labels: leave them out."
-        )
-        yield ("label_descriptions",), problem
-        return
     seen = set()
     for name, text in descriptions.items():
         place = ("label_descriptions", name)
-        label = labels.canonical(name)
+        label = labels.label_of(name)
         if label is None:
             names = ", ".join(map(repr, labels))
             yield (

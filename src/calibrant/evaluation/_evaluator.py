@@ -30,7 +30,6 @@ from calibrant.evaluation._data import (
 )
 from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult, RunAccount
 from calibrant.inference._base import BasePredictor, run_sync
-from calibrant.inference._classifier import Classifier
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.runs._directory import RunDirectory
 from calibrant.runs._output import PredictionsFile
@@ -390,7 +389,7 @@ class _EvaluationRun:
 
     def announce(self) -> None:
         """Log the effort of vectors for the remaining rows, if a head reads some."""
-        head = self.predictor.head if isinstance(self.predictor, Classifier) else None
+        head = self.predictor.first_head if isinstance(self.predictor, BasePredictor) else None
         if head is not None and self.account.remaining is not None:
             from calibrant.inference._text_vectors import announce_vectors  # noqa: PLC0415 (if a head has some)
 

@@ -925,4 +925,4 @@ def error_kind(reason: str) -> str:
     status = _STATUS.search(text)
     text = _NUMBER.sub(lambda number: number[0] if status and number[0] == status[0] else "#", text)
     flat = " ".join(text.split())
-    return flat[:_KIND_LENGTH] or "unknown"
+    return (flat if len(flat) <= _KIND_LENGTH else f"{flat[:_KIND_LENGTH]}...") or "unknown"

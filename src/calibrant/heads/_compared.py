@@ -309,8 +309,8 @@ def _fault(without_label: int, rows: int) -> str:
     if without_label <= _MOST_WITHOUT_LABEL * rows:
         return ""
     return (
-        f"{without_label:,} of {rows:,} rows have no label: their calls failed, or their answers could not be read. "
-        "Mend that first: the comparison does not say yet whether this task needs a language model."
+        f"{without_label:,} of {rows:,} rows have no label: their calls failed, the model declined, or its answers "
+        "could not be read. Mend that first: the comparison does not say yet whether this task needs a language model."
     )
 
 

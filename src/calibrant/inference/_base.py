@@ -21,6 +21,7 @@ from calibrant.inference._limits import Gate
 
 if TYPE_CHECKING:
     from calibrant.core._frames import FrameT
+    from calibrant.heads._head import Head
 
 Text: TypeAlias = str | TextWithContext
 _LABELS_SHOWN: Final = 5
@@ -83,6 +84,11 @@ class BasePredictor(Predictor):
     @abstractmethod
     def scoring(self) -> str:
         """Name of the method, as far as it is known."""
+
+    @property
+    def first_head(self) -> Head | None:
+        """Head of the model that is asked first; None without one."""
+        return None
 
     @property
     def meter(self) -> Gate:

@@ -764,6 +764,11 @@ class Classifier(BasePredictor):
         self._prior_correction = correction
 
     @property
+    def first_head(self) -> Head | None:
+        """Its own head."""
+        return self.head
+
+    @property
     def head(self) -> Head | None:
         """Head that computes the final distributions; None without a head."""
         return self._head

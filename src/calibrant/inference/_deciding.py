@@ -22,7 +22,7 @@ from calibrant.core._completion import (
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet, split_label_list
 from calibrant.core._prediction import BoolArray, LabelDistribution, LogprobSpace, Outcome, Part, Prediction
-from calibrant.core._structures import OrdinalLabels
+from calibrant.core._structures import YES, OrdinalLabels
 from calibrant.inference._methods import Method, ModelSetup
 from calibrant.inference._reader import parts_content, scored_part
 
@@ -91,7 +91,8 @@ class Deciding(Method):
                 f"{len(names)}: ask a chat model, or leave some out."
             )
         descriptions = _of_labels(setup.label_descriptions, labels)
-        questions = tuple(_described(_question(labels, name), descriptions) for name in names)
+        setup = replace(setup, label_descriptions=descriptions)
+        questions = tuple(_described(_question(labels, name), descriptions, labels, name) for name in names)
         return cls(setup=setup, questions=questions)
 
     @property
@@ -139,9 +140,11 @@ class Deciding(Method):
     def _question_under(self, prompt: str, question: DecisionQuestion) -> DecisionQuestion:
         """Return a question with the instructions of a prompt, and the descriptions that it lists."""
         labels = self.reader.labels
-        instructions, descriptions = split_label_list(prompt, labels) if labels.is_plain else (prompt, None)
-        if descriptions is not None:
-            question = _described(replace(question, descriptions=()), descriptions)
+        instructions = prompt
+        if not labels.holds_several:
+            instructions, descriptions = split_label_list(prompt, labels)
+            if descriptions is not None:
+                question = _described(replace(question, descriptions=()), descriptions, labels)
         instructions = instructions or _DEFAULT_INSTRUCTIONS
         return replace(question, instructions=f"{instructions}{question.instructions}")
 
@@ -161,10 +164,13 @@ class Deciding(Method):
         reported = answer.probabilities
         total = sum(reported)
         slack = max(_LEAST_SLACK, _ROUNDING * len(reported))
-        if min(reported, default=-1.0) >= 0.0 and abs(total - 1.0) <= slack:
+        least = min(reported, default=0.0)
+        if least >= 0.0 and abs(total - 1.0) <= slack:
             return smoothed(reported)
+        # In words, as numbers of a failure are left out where failures are counted.
+        got = f"{least:g}, below zero" if least < 0.0 else f"the sum {total:g}"
         raise ProviderError(
-            f"broken response: expected probabilities of at least 0 with the sum 1, got the sum {total:g}.",
+            f"broken response: expected probabilities that add up to one, got {got}.",
             provider=self.client.name,
             retryable=True,
         )
@@ -308,20 +314,29 @@ def _of_labels(descriptions: Mapping[str, str], labels: LabelSet) -> dict[str, s
     """
     found = {}
     for name, words in descriptions.items():
-        label = labels.canonical(name) if labels.is_plain else None
+        label = labels.label_of(name)
         if label is None:
             raise ConfigurationError(
-                f"Expected label_descriptions of plain labels, got one of {name!r:.80}: correct the name, or leave it "
-                "out."
+                f"Expected label_descriptions of the labels {', '.join(map(repr, labels)):.200}, got one of "
+                f"{name!r:.80}: correct the name, or leave it out."
             )
         found[label] = words
     return found
 
 
-def _described(question: DecisionQuestion, descriptions: Mapping[str, str]) -> DecisionQuestion:
-    """Return a question with what its options mean, where something is said of one."""
-    found = tuple(descriptions.get(option) for option in question.options)
+def _described(
+    question: DecisionQuestion, descriptions: Mapping[str, str], labels: LabelSet, part: str = ""
+) -> DecisionQuestion:
+    """Return a question about a part of an answer with what its options mean, where something is said of one."""
+    found = tuple(descriptions.get(_label_of(labels, part, option)) for option in question.options)
     return replace(question, descriptions=found) if any(found) else question
+
+
+def _label_of(labels: LabelSet, part: str, option: str) -> str:
+    """Return the label that an option stands for, as the label set lists it; no label for one that is left out."""
+    if labels.is_set:
+        return part if option == YES else ""
+    return f"{part}={option}" if labels.holds_several else option
 
 
 def _refuse_equal(labels: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -24,7 +25,8 @@ from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_mo
 from calibrant.core._completion import STAND_INS, Client, DecisionClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._lazy import supplied
-from calibrant.core._prediction import LogprobSpace
+from calibrant.core._prediction import JsonObject, LogprobSpace
+from calibrant.core._rows import Columns
 from calibrant.core._settings import ModelSettings
 from calibrant.core._task import Task
 from calibrant.inference._limits import DEFAULT_CONCURRENCY
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 ModelLike: TypeAlias = str | Client | Callable[[list[dict[str, str]]], object]
 """A model's name, a client, or a callable ``messages -> response``."""
+
+ConfiguredModel: TypeAlias = Any
+"""A model of a task or of its cascade, or a provider."""
 
 __all__ = ["JsonService"]  # for layers that open no clients themselves
 
@@ -264,6 +269,46 @@ def without_secrets(options: Options) -> tuple[dict[str, Any], tuple[str, ...]]:
         else:
             kept[name] = value
     return kept, tuple(left_out)
+
+
+def public_model(own: ConfiguredModel, *, left_out: dict[str, list[str]]) -> ConfiguredModel:
+    """Return a model's settings without possible credentials; record the omitted options."""
+    base = {} if own.api_base is None else {"api_base": own.api_base}
+    kept, names = without_secrets({**own.options, **base})
+    if names:
+        noted = left_out.setdefault(label_of(own), [])
+        noted += [name for name in names if name not in noted]
+    return own.model_copy(update={"api_base": kept.pop("api_base", None), "options": kept})
+
+
+def label_of(own: ConfiguredModel) -> str:
+    """Return a model's name in the options given at loading: its alias, or else the model's name."""
+    alias: str | None = getattr(own, "alias", None)
+    return own.name if alias is None else alias
+
+
+def task_settings(task: Task) -> JsonObject:
+    """Return a task's settings as JSON values, but those of a cascade or of providers."""
+    record = {
+        "name": task.name,
+        "labels": task.labels.record(),
+        "field": task.field,
+        "prompt": task.prompt,
+        "user_template": task.user_template,
+        "model": None if task.sections else task.model.model_dump(mode="json"),
+        "cascade": None,
+        "routing": None,
+        "state_left_out": False,
+        "left_out": {},
+    }
+    if task.demonstrations is not None:
+        record["demonstrations"] = task.demonstrations.model_dump()
+    if task.label_descriptions:
+        record["label_descriptions"] = dict(task.label_descriptions)
+    if task.columns != Columns():
+        fields = [list(pair) for pair in task.columns.fields]
+        record["columns"] = {**asdict(task.columns), "fields": fields}
+    return record
 
 
 def may_be_withheld(name: str) -> bool:

@@ -136,7 +136,7 @@ class PromptFormat:
 def given_prompts(task: Task) -> dict[str, str]:
     """Return the task's other candidate prompts, by display name."""
     prompts = {f"other prompt {number}": prompt for number, prompt in enumerate(task.other_prompts, 1)}
-    if task.label_descriptions:
+    if task.label_descriptions and not task.labels.holds_several:
         form = PromptFormat(task.labels, field=task.field)
         prompts[DESCRIBED] = form.described(task.prompt, task.label_descriptions)
     return {name: prompt for name, prompt in prompts.items() if prompt != task.prompt}

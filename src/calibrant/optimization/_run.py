@@ -22,7 +22,7 @@ from calibrant.core._task import Task
 from calibrant.evaluation._data import find_abilities
 from calibrant.evaluation._looks import CertificateRequest
 from calibrant.inference._base import BasePredictor
-from calibrant.inference._classifier import Classifier
+from calibrant.inference._classifier import Classifier, task_of
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._models import ModelLike, expected_cost, is_decision_model, replaced_model
 from calibrant.inference._text_vectors import head_embedding
@@ -417,6 +417,8 @@ def _asked_task(task: Task, model: ModelLike | Predictor | None, predictor: Pred
     if isinstance(model, str):
         return replace(task, model=replaced_model(task.model, model), sections={})
     own = task.model.model_copy(update={"name": predictor.name})
+    if isinstance(model, Classifier):  # at its own address, with its own options
+        own = task_of(model).model
     return replace(task, model=own, sections={})
 
 

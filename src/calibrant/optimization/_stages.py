@@ -35,6 +35,7 @@ from calibrant.heads._tuned import Tuned, thresholds_of
 from calibrant.inference._base import ask
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._heads import apply_head_to_all, head_of
+from calibrant.inference._models import public_model, task_settings
 from calibrant.inference._text_vectors import vectors_by_text
 from calibrant.metrics._intervals import PairedComparison
 from calibrant.optimization._choice import (
@@ -55,7 +56,7 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
-from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, PREDICTIONS
+from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, PREDICTIONS, write_settings
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
 _LOG: Final = logging.getLogger("calibrant")
@@ -239,6 +240,14 @@ def _features_of(rows: Sequence[Example], predictions: Sequence[Prediction]) -> 
     }
 
 
+def _write_task(directory: Path, task: Task) -> None:
+    """Write the settings of the task of a search, without credentials, into its directory."""
+    left_out: dict[str, list[str]] = {}
+    public = replace(task, model=public_model(task.model, left_out=left_out))
+    record = {**task_settings(public), "left_out": left_out}
+    write_settings(directory, {"tasks": [record], "plan": None, "prompt_for_all": True})
+
+
 @dataclass(kw_only=True)
 class FinalStage(SearchStage):
     """Search stage that scores the test rows and builds the result.
@@ -277,6 +286,8 @@ class FinalStage(SearchStage):
         best = self._best()
         if self.directory is not None:
             self._write(self.directory, result, best)
+            if not asked.sections:  # those are written down by whoever knows them
+                _write_task(self.directory, asked)
         saved = result.test_rows[BEST if self.head is None else FINAL]
         if saved.space is not None:
             saved = replace(saved, fingerprint=replace(best.fingerprint(), space=saved.space))

@@ -19,6 +19,7 @@ from calibrant.core._files import (
     remove_leftovers,
     try_lock,
     write_atomically,
+    write_record,
 )
 from calibrant.core._prediction import JsonObject, Record
 
@@ -37,6 +38,9 @@ BATCH: Final = "batch.json"
 """State of a job at a provider's batch interface."""
 
 DEMONSTRATIONS: Final = "demonstrations.jsonl"
+SETTINGS: Final = "task.json"
+SETTINGS_KIND: Final = "settings of a run"
+SETTINGS_VERSION: Final = 1
 """Labelled texts that the prompts of a run were shown from."""
 
 
@@ -311,6 +315,24 @@ def write_json(path: Path, record: Record) -> None:
         write_atomically(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def write_settings(directory: Path, settings: Record) -> None:
+    """Write the settings of a run's tasks into its directory, for export without the task file.
+
+    Parameters
+    ----------
+    directory : Path
+        Directory of the run.
+    settings : mapping
+        The records of its tasks, a plan or None, and whether one prompt was for all models.
+
+    Raises
+    ------
+    StateError
+        The record cannot be written.
+    """
+    write_record(directory / SETTINGS, settings, kind=SETTINGS_KIND, version=SETTINGS_VERSION)
 
 
 def hold_lock(descriptor: int, busy: str) -> None:

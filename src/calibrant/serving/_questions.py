@@ -6,6 +6,7 @@ import json
 from functools import lru_cache
 from typing import Any, Final
 
+from calibrant.calibration._calibrators import IdentityCalibrator
 from calibrant.core._completion import DecisionClient
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label, split_label_list
@@ -81,10 +82,8 @@ class Questions:
             message = f"Expected a question with the task's labels as its options{known}, got others."
             raise BadQuestionError((question.place, message, "other_question"))
         takes_options = isinstance(self._predictor.client, DecisionClient)
-        # The wire of decision models has a place for what an option means, but not for what a level does.
-        told = question.descriptions if takes_options and question.kind != "score" else ()
-        is_told = takes_options and (told or not any(question.descriptions))
-        prompt = _instructions(question) if is_told else _listing_prompt(question)
+        told = question.descriptions if takes_options else ()
+        prompt = _instructions(question) if takes_options else _listing_prompt(question)
         try:
             return self._classifiers(question.kind, question.options, tuple(told), prompt)
         except ConfigurationError as error:
@@ -205,8 +204,10 @@ def _details(tuned: Tuned, decision: Decision) -> dict[str, Any]:
     """Return members of System One's answers that tell of the tuned classifier's prediction."""
     compared = {"confidence": decision.confidence, "calibrated": decision.calibrated}
     certified = tuned.thresholds["certified"] if decision.rule == "certified" else None
+    calibrator = None if tuned.labels.holds_several else tuned.calibrator  # of all labels together
+    is_calibrated = calibrator is not None and calibrator.method != IdentityCalibrator.method
     return {
-        "x_calibrated": tuned.head is not None or tuned.calibrator is not None,
+        "x_calibrated": is_calibrated or (tuned.head is not None and not tuned.head.changes_nothing),
         "x_decision": decision.name,
         "x_confidence": decision.final_confidence,
         "x_compared": compared.get(decision.decided_by or ""),

@@ -501,9 +501,11 @@ def read_questions(scope: Scope, body: bytes, *, most: int) -> tuple[Wire, str, 
     try:
         text, questions = wire.read(record)
     except ValidationError as error:
-        listed = error.errors()[:_MOST_PROBLEMS]
-        problems = [(_without_kind(one["loc"]), _message(one), one["type"]) for one in listed]
-        raise BadQuestionError(*problems) from None
+        found = {_place(record, one): (_message(one), one["type"]) for one in reversed(error.errors())}
+        # Of the forms that a value may have, the one that fits further tells what is wrong.
+        inner = {place[:length] for place in found for length in range(len(place))}
+        problems = [(place, *found[place]) for place in reversed(found) if place not in inner]
+        raise BadQuestionError(*problems[:_MOST_PROBLEMS]) from None
     if len(questions) > most:
         message = f"Expected at most {most:,} questions, got {len(questions):,}: send several requests."
         raise BadQuestionError((("questions",), message, "too_long"))
@@ -514,13 +516,20 @@ def _message(problem: Mapping[str, Any]) -> str:
     """Return the message of a mistake, without names of classes."""
     if problem["type"] == "model_type":
         return "Input should be an object"
-    return str(problem["msg"])
+    return str(problem["msg"]).removeprefix("Value error, ")
 
 
-def _without_kind(place: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """Return a place without the kind of question that is named behind the question."""
-    is_inside = place[0:1] == ("questions",) and place[2:3] and place[2] != "[key]"
-    return (*place[:2], *place[3:]) if is_inside else place
+def _place(record: Any, problem: Mapping[str, Any]) -> tuple[str | int, ...]:  # noqa: ANN401 (any JSON value)
+    """Return the place of a mistake in a body, without the names of forms that pydantic puts between its steps."""
+    place: tuple[str | int, ...] = ()
+    for step in problem["loc"]:
+        is_there = (isinstance(record, dict) and step in record) or (
+            isinstance(record, list) and isinstance(step, int)
+        )
+        if is_there:
+            record = record[step]
+            place += (step,)
+    return (*place, problem["loc"][-1]) if problem["type"] == "missing" else place
 
 
 def _wire_of(record: Any) -> Wire | None:  # noqa: ANN401 (any JSON value)

@@ -30,14 +30,13 @@ from calibrant.heads._tuned import (
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._examinations import identity
-from calibrant.inference._models import ModelLike, call_options, may_be_withheld, open_client
+from calibrant.inference._models import ModelLike, call_options, label_of, may_be_withheld, open_client
 from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
     RunSettings,
     fingerprint_of,
-    label_of,
     models_of,
     read_run_settings,
     task_from_record,

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import pydantic
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_record, write_record
+from calibrant.core._files import read_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._prediction import JsonObject, Record
 from calibrant.core._rows import Columns
 from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
 from calibrant.core._structures import labels_from_record
 from calibrant.core._task import RecordedTask, Task
-from calibrant.inference._models import replaced_model, without_secrets
+from calibrant.inference._models import ConfiguredModel, public_model, replaced_model, task_settings
+from calibrant.runs._directory import SETTINGS, SETTINGS_KIND, SETTINGS_VERSION, write_settings
 
 if TYPE_CHECKING:
     from calibrant.routing._settings import RoutingProviderSettings
@@ -27,14 +28,9 @@ if TYPE_CHECKING:
 
 BUNDLE: Final = "manifest.json"
 """File that every bundle has."""
-_FILE: Final = "task.json"
-_KIND: Final = "settings of a run"
-_VERSION: Final = 1
 _MAKE: Final = "run it"
 _STATES: Final = ("state", "thompson_state_path", "bandit_state_path")
 
-# A model of the task or of its cascade, or a provider.
-_Model: TypeAlias = Any
 _Settings = TypeVar("_Settings", bound=pydantic.BaseModel)
 
 
@@ -108,7 +104,7 @@ def record_run(
         plan=None if plan is None else dict(plan),
         prompt_for_all=prompt_for_all,
     )
-    write_record(directory / _FILE, dict(settings), kind=_KIND, version=_VERSION)
+    write_settings(directory, dict(settings))
 
 
 def read_run_settings(directory: Path) -> RunSettings:
@@ -119,13 +115,13 @@ def read_run_settings(directory: Path) -> RunSettings:
     StateError
         There are none, or the file is damaged, or of another version.
     """
-    path = directory / _FILE
+    path = directory / SETTINGS
     if not path.exists():
         raise StateError(
             f"{directory}: expected task.json, in which commands write down what they asked, got none: hand in the "
             "task file that was run, with --task."
         )
-    record = read_record(path, kind=_KIND, version=_VERSION, make=_MAKE)
+    record = read_record(path, kind=SETTINGS_KIND, version=SETTINGS_VERSION, make=_MAKE)
     values = {key: value for key, value in record.items() if key not in {"kind", "version"}}
     settings = checked_record(RunSettings, values, path, _damage)
     expected = 1 if settings.plan is None else n_planned(settings.plan)
@@ -171,16 +167,11 @@ def task_to_record(task: Task) -> JsonObject:
 
         cascade = resolved_cascade(cascade)
     left_out: dict[str, list[str]] = {}
-    task = with_models(task.with_sections(cascade=cascade), partial(_public_settings, left_out=left_out))
+    task = with_models(task.with_sections(cascade=cascade), partial(public_model, left_out=left_out))
     cascade = cascade_settings(task)
     routing = routing_settings(task)
     record = {
-        "name": task.name,
-        "labels": task.labels.record(),
-        "field": task.field,
-        "prompt": task.prompt,
-        "user_template": task.user_template,
-        "model": None if task.sections else task.model.model_dump(mode="json"),
+        **task_settings(task),
         "cascade": None if cascade is None else cascade.model_dump(mode="json"),
         "routing": None if routing is None else routing.model_dump(mode="json", exclude=set(_STATES)),
         "state_left_out": routing is not None and any(getattr(routing, name) for name in _STATES),
@@ -188,13 +179,6 @@ def task_to_record(task: Task) -> JsonObject:
     }
     if routing is not None and not routing.router_ema_enabled:
         del record["routing"]["router_ema_enabled"]  # written out, it would contradict routing = "ema"
-    if task.demonstrations is not None:
-        record["demonstrations"] = task.demonstrations.model_dump()
-    if task.label_descriptions:
-        record["label_descriptions"] = dict(task.label_descriptions)
-    if task.columns != Columns():
-        fields = [list(pair) for pair in task.columns.fields]
-        record["columns"] = {**asdict(task.columns), "fields": fields}
     return record
 
 
@@ -208,22 +192,6 @@ def recorded_task(own: RecordedTask) -> JsonObject:
     record = task_to_record(own.task)
     left_out = {**own.left_out, **record["left_out"]}
     return {**record, "left_out": left_out, "state_left_out": own.state_left_out or record["state_left_out"]}
-
-
-def _public_settings(own: _Model, *, left_out: dict[str, list[str]]) -> _Model:
-    """Return a model's settings without possible credentials; record the omitted options."""
-    base = {} if own.api_base is None else {"api_base": own.api_base}
-    kept, names = without_secrets({**own.options, **base})
-    if names:
-        noted = left_out.setdefault(label_of(own), [])
-        noted += [name for name in names if name not in noted]
-    return own.model_copy(update={"api_base": kept.pop("api_base", None), "options": kept})
-
-
-def label_of(own: ModelSettings | RoutingProviderSettings) -> str:
-    """Return a model's name in the options given at loading: its alias, or else the model's name."""
-    alias: str | None = getattr(own, "alias", None)
-    return own.name if alias is None else alias
 
 
 def task_from_record(record: Record, *, place: Path) -> RecordedTask:
@@ -315,7 +283,7 @@ def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
     return models
 
 
-def with_models(task: Task, change: Callable[[_Model], _Model]) -> Task:
+def with_models(task: Task, change: Callable[[ConfiguredModel], ConfiguredModel]) -> Task:
     """Return the task with `change` applied to its model, or to its sections' models and providers."""
     cascade = cascade_settings(task)
     routing = routing_settings(task)

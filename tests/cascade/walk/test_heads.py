@@ -14,6 +14,7 @@ from calibrant.assembly import open_classifier
 from calibrant.calibration import LabelPriorCorrection
 from calibrant.cascade import Cascade, CascadeModel
 from calibrant.core import ConfigurationError, LimitReachedError, Limits, Task
+from calibrant.evaluation import BatchEvaluator
 from calibrant.heads import Head, fit_head
 from calibrant.inference import Classifier
 from calibrant.testing import FakeClient, MemoryJournal, fake_model
@@ -85,11 +86,11 @@ def server() -> Iterator[EmbeddingServer]:
     found.stop()
 
 
-def reading(server: EmbeddingServer) -> Classifier:
+def reading(server: EmbeddingServer, embeddings: str | None = None) -> Classifier:
     """Return a classifier by a model that knows nothing, with a head that reads vectors of the server."""
     fake = FakeClient(LABELS, lambda _: {"cat": 0.6, "dog": 0.4})
     classifier = Classifier(model=fake, labels=LABELS, field="category")
-    return classifier.fit(*KNOWN, embeddings=server.name)
+    return classifier.fit(*KNOWN, embeddings=embeddings or server.name)
 
 
 def unsure() -> Classifier:
@@ -135,6 +136,27 @@ def test_vectors_count_towards_the_budget_of_a_cascade(server: EmbeddingServer) 
     limited = cascade_of(reading(server), second, limits=Limits(max_tokens=of_answers))
     with pytest.raises(LimitReachedError, match="max_tokens"):
         limited.classify_many(ROWS[20:40])
+
+
+def test_a_run_says_beforehand_what_vectors_of_the_first_model_take(
+    server: EmbeddingServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Every row asks the first model, so that the effort of its vectors is announced; few rows ask a later one."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    for name in ("OPENAI_API_BASE", "OPENAI_BASE_URL"):
+        monkeypatch.setenv(name, f"{server.root}/v1")
+    long_texts = [f"{number} kitty {'word ' * 100_000}" for number in range(6)]
+    reader = reading(server, "openai/text-embedding-3-small")
+    for name, classifiers, is_told in (
+        ("first", (reader, unsure()), True),
+        ("later", (unsure(), reader), False),
+    ):
+        caplog.clear()
+        BatchEvaluator(cascade_of(*classifiers)).label(long_texts, out=tmp_path / name)
+        assert ("6 rows take about $0.0150" in caplog.text) == is_told
 
 
 def test_what_a_journal_holds_needs_no_vectors(
