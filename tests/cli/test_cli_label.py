@@ -492,6 +492,9 @@ def test_rows_unlike_the_certificate_are_reviewed(write_task: WriteTask, fake: F
     accepted = json_of(run(source, cats, "--out", tmp_path / "b", "--accept-drift", "--json"))
     assert accepted["decisions"]["accepted"] > 0
     assert (accepted["drift"]["labels_drifted"], accepted["file_promise"]) == (True, None)
+    shown = done(run(source, cats, "--out", tmp_path / "b", "--accept-drift")).stdout
+    assert "which promises nothing of these rows)" in shown
+    assert "with probability" not in shown
 
 
 def test_the_promise_on_this_file_is_the_lower_one(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
@@ -506,6 +509,22 @@ def test_the_promise_on_this_file_is_the_lower_one(write_task: WriteTask, fake: 
     assert binom.cdf(least - 1, accepted, 0.8) <= 0.05 < binom.cdf(least, accepted, 0.8)
     line = f"Of the {accepted} accepted in this file, at least {least} ("
     assert line in done(run(source, data, "--out", tmp_path / "out")).stdout
+
+
+def test_equal_texts_of_a_file_are_right_or_wrong_together(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """A file that holds every text three times promises no greater share than one that holds it once."""
+    fake(unsure, name="local/smollm2-135m")
+    source = evaluated(write_task, tmp_path)
+    texts = [row["input"] for row in animals(60)]
+    once = write_csv(tmp_path / "once.csv", texts)
+    thrice = write_csv(tmp_path / "thrice.csv", [*texts, *texts, *(text.upper() for text in texts)])
+    fewer = json_of(run(source, once, "--out", tmp_path / "a", "--json"))["file_promise"]
+    more = json_of(run(source, thrice, "--out", tmp_path / "b", "--json"))["file_promise"]
+    assert more == fewer | {"accepted": 3 * fewer["accepted"], "least_right": 3 * fewer["least_right"]}
+    line = f"accepted in this file, {fewer['texts']} of which differ, at least {more['least_right']} ("
+    assert line in done(run(source, thrice, "--out", tmp_path / "b")).stdout
 
 
 def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
