@@ -179,6 +179,20 @@ def test_csv_files_come_back_as_they_were(
     assert text.count("\r\n") == (3 if end == "\r\n" else 0)
 
 
+@pytest.mark.parametrize("name", ["Text\nof it", 'a 5" screen'])
+def test_line_ends_come_back_whatever_is_in_the_header(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, name: str
+) -> None:
+    """A line feed within the name of a column is no line end, and a lone quote in one hides none."""
+    fake(knows)
+    header = f'"{name}"' if "\n" in name else name
+    (tmp_path / "data.csv").write_bytes(f"{header},input\r\n7,meow\r\n8,woof\r\n".encode())
+    done(run(write_task(), tmp_path / "data.csv", "--out", tmp_path / "out"))
+    found = (tmp_path / "out" / "labels.csv").read_bytes().decode()
+    assert found.count("\r\n") == 3
+    assert next(csv.reader(io.StringIO(found, newline="")))[:2] == [name, "input"]
+
+
 def test_labels_that_an_encoding_lacks_are_written_in_utf8(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
