@@ -145,7 +145,7 @@ def promised_file(pile: Pile, target: float, number: int) -> Result:
     accepted = file[pile.confidence[file] >= found.threshold]
     if not len(accepted):
         return False, 0.0
-    promise = FilePromise.of({"target_accuracy": target, "delta": CERTIFIED_DELTA}, len(accepted))
+    promise = FilePromise.of({"target_accuracy": target, "delta": CERTIFIED_DELTA}, np.ones(len(accepted)))
     return bool(pile.right[accepted].sum() < promise.least_right), len(accepted) / FILE_ROWS
 
 

@@ -173,6 +173,18 @@ def test_precision_of_one_label(tmp_path: Path) -> None:
         run(path, *TARGET, "--budget", "100", "--predicted", "cat", "--ask", ask, "--out", out, "--json")
     )
     assert (found["kept"], found["rows"]) == (1.0, 200)
+    other = (
+        "--predicted",
+        "dog",
+        "--budget",
+        "100",
+        "--ask",
+        by_command(tmp_path, "print('dog')"),
+        "--out",
+        out,
+    )
+    dogs = json_of(run(path, *TARGET, *other, "--json"))
+    assert dogs["labels_given"] == dogs["labels_right"] == dogs["labels_used"]  # those of dogs alone
     error = refusal(run(path, *TARGET, "--budget", "100", "--predicted", "cow", "--ask", ask, "--out", out))
     assert "'cow'" in error
 
@@ -252,6 +264,24 @@ def test_wrong_answers_are_named(tmp_path: Path, line: str, named: str) -> None:
     error = refusal(run(*words, "--out", tmp_path / "out"))
     assert named in error
     assert "answers.csv" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_without_indices_is_named(tmp_path: Path) -> None:
+    """A file of something else is told apart from a row that is unknown, by its columns."""
+    (tmp_path / "labels.csv").write_text("ticket,answer\n7,cat\n")
+    words = (predictions(tmp_path), *TARGET, "--budget", "90", "--ask", tmp_path / "labels.csv")
+    error = refusal(run(*words, "--out", tmp_path / "out"))
+    assert "expected the columns index, text, label, answer, got ticket, answer" in error
+
+
+@pytest.mark.parametrize("ask", ["", "  ", "my 'model"])
+def test_a_command_that_is_none_is_refused(tmp_path: Path, ask: str) -> None:
+    """A blank, or a quote that is not closed, is refused before anything is written."""
+    error = refusal(
+        run(predictions(tmp_path), *TARGET, "--budget", "90", "--ask", ask, "--out", tmp_path / "out")
+    )
+    assert "Expected --ask to name a file of answers, a command, or model:NAME" in error
     assert not (tmp_path / "out").exists()
 
 

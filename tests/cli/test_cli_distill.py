@@ -50,6 +50,25 @@ def test_student_is_measured_and_what_comes_next_is_printed(tmp_path: Path) -> N
     assert (tmp_path / "student" / "plan" / "plan.json").exists()
 
 
+def test_certificate_counts_among_those_of_its_rows(tmp_path: Path) -> None:
+    """The plan of a student states its probability and no further one; an earlier promise on the rows lowers both."""
+    source = predictions(tmp_path)
+    first = json_of(run(source, "--out", tmp_path / "first", "--json"))["certified"]
+    plan = command("cascade", "plan")
+    costs = ("--small-cost", 0, "--large-cost", 1)
+    pair = (tmp_path / "first", tmp_path / "first" / "model.jsonl")
+    planned = json_of(plan(*pair, *costs, "--out", tmp_path / "plan", "--json"))["certificate"]
+    assert (first["delta"], planned["delta"]) == (0.1, 0.1)
+    done(plan(*pair, *costs, "--epsilon", 0.2, "--delta", 0.3, "--out", tmp_path / "other"))
+    shown = done(run(source, "--out", tmp_path / "again")).stdout
+    assert "with probability 0.6, at most 0.02 of the accuracy is lost" in shown
+    assert "Earlier certificates of these rows are allowed for." in shown
+    done(plan(*pair, *costs, "--epsilon", 0.3, "--delta", 0.1, "--out", tmp_path / "third"))
+    source.write_text(source.read_text().replace("0.95", "0.9"))
+    used_up = json_of(run(source, "--out", tmp_path / "last", "--json"))["certified"]
+    assert (used_up["share_kept"], used_up["threshold"]) == (0.0, None)
+
+
 def test_unlabelled_rows_are_said_to_stand_on_the_model(tmp_path: Path) -> None:
     """No accuracy is printed without a true label."""
     found = done(run(predictions(tmp_path, known=False), "--out", tmp_path / "student")).stdout

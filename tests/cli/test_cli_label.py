@@ -179,6 +179,20 @@ def test_csv_files_come_back_as_they_were(
     assert text.count("\r\n") == (3 if end == "\r\n" else 0)
 
 
+@pytest.mark.parametrize("name", ["Text\nof it", 'a 5" screen'])
+def test_line_ends_come_back_whatever_is_in_the_header(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, name: str
+) -> None:
+    """A line feed within the name of a column is no line end, and a lone quote in one hides none."""
+    fake(knows)
+    header = f'"{name}"' if "\n" in name else name
+    (tmp_path / "data.csv").write_bytes(f"{header},input\r\n7,meow\r\n8,woof\r\n".encode())
+    done(run(write_task(), tmp_path / "data.csv", "--out", tmp_path / "out"))
+    found = (tmp_path / "out" / "labels.csv").read_bytes().decode()
+    assert found.count("\r\n") == 3
+    assert next(csv.reader(io.StringIO(found, newline="")))[:2] == [name, "input"]
+
+
 def test_labels_that_an_encoding_lacks_are_written_in_utf8(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -492,6 +506,9 @@ def test_rows_unlike_the_certificate_are_reviewed(write_task: WriteTask, fake: F
     accepted = json_of(run(source, cats, "--out", tmp_path / "b", "--accept-drift", "--json"))
     assert accepted["decisions"]["accepted"] > 0
     assert (accepted["drift"]["labels_drifted"], accepted["file_promise"]) == (True, None)
+    shown = done(run(source, cats, "--out", tmp_path / "b", "--accept-drift")).stdout
+    assert "which promises nothing of these rows)" in shown
+    assert "with probability" not in shown
 
 
 def test_the_promise_on_this_file_is_the_lower_one(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
@@ -506,6 +523,22 @@ def test_the_promise_on_this_file_is_the_lower_one(write_task: WriteTask, fake: 
     assert binom.cdf(least - 1, accepted, 0.8) <= 0.05 < binom.cdf(least, accepted, 0.8)
     line = f"Of the {accepted} accepted in this file, at least {least} ("
     assert line in done(run(source, data, "--out", tmp_path / "out")).stdout
+
+
+def test_equal_texts_of_a_file_are_right_or_wrong_together(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """A file that holds every text three times promises no greater share than one that holds it once."""
+    fake(unsure, name="local/smollm2-135m")
+    source = evaluated(write_task, tmp_path)
+    texts = [row["input"] for row in animals(60)]
+    once = write_csv(tmp_path / "once.csv", texts)
+    thrice = write_csv(tmp_path / "thrice.csv", [*texts, *texts, *(text.upper() for text in texts)])
+    fewer = json_of(run(source, once, "--out", tmp_path / "a", "--json"))["file_promise"]
+    more = json_of(run(source, thrice, "--out", tmp_path / "b", "--json"))["file_promise"]
+    assert more == fewer | {"accepted": 3 * fewer["accepted"], "least_right": 3 * fewer["least_right"]}
+    line = f"accepted in this file, {fewer['texts']} of which differ, at least {more['least_right']} ("
+    assert line in done(run(source, thrice, "--out", tmp_path / "b")).stdout
 
 
 def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:

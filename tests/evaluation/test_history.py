@@ -270,6 +270,15 @@ def test_without_ties_the_p_value_is_the_exact_one(history: EvaluationHistory, s
     assert history.drift(now, **SCOPE).p_value == pytest.approx(exact, rel=1e-9)
 
 
+def test_the_p_value_of_many_values_far_apart_is_the_exact_one(history: EvaluationHistory) -> None:
+    """Rounding adds nothing to a p-value that is far smaller, and takes it not below 0."""
+    rng = np.random.default_rng(8)
+    before, now = rng.random(200) / 2 + 0.2, rng.random(300) / 2
+    history.record_run(before, **SCOPE, run_id="run")
+    exact = stats.ks_2samp(now, before, method="exact").pvalue
+    assert history.drift(now, **SCOPE).p_value == pytest.approx(exact, rel=1e-9, abs=0.0)
+
+
 def test_with_ties_the_p_value_is_that_of_all_permutations(history: EvaluationHistory) -> None:
     """With ties the p-value is the share of all ways to divide the values that are as far apart."""
     before, now = [0.5, 0.5, 0.7, 0.7, 0.7, 0.9], [0.7, 0.9, 0.9, 0.9, 0.9]

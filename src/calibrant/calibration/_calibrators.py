@@ -723,11 +723,11 @@ def _held_out(
 
 def _reason(chosen: str, losses: Mapping[str, FloatArray]) -> str:
     best = chosen if chosen != "none" else min(losses, key=lambda name: float(losses[name].mean()))
+    rows = f"cross-validated on {len(losses['none'])} rows"
     if best == "none":
-        n = len(losses["none"])
-        return f"None: no candidate lowers the Brier score of {losses['none'].mean():.4f} over {n} held-out rows."
+        return f"None: no candidate lowers the Brier score of {losses['none'].mean():.4f}, {rows}."
     gain = paired_gain(losses["none"], losses[best])
-    change = f"the Brier score goes from {gain.before:.4f} to {gain.after:.4f} over {len(losses[best])} held-out rows"
+    change = f"the Brier score goes from {gain.before:.4f} to {gain.after:.4f}, {rows}"
     error = f"a gain of {gain.mean:z.4f} with a standard error of {gain.standard_error:.4f}"
     if chosen == "none":
         return f"None: with {best} {change}, {error}: too little to tell from chance."

@@ -822,6 +822,8 @@ class FilePromise:
     ----------
     accepted : int
         Accepted rows of the file.
+    texts : int
+        Different texts among them.
     least_right : int
         Right ones among them, at least.
     probability : float
@@ -829,26 +831,46 @@ class FilePromise:
     """
 
     accepted: int
+    texts: int
     least_right: int
     probability: float
 
     @classmethod
-    def of(cls, certified: Mapping[str, Any], accepted: int) -> FilePromise:
+    def of(cls, certified: Mapping[str, Any], repeats: ArrayLike) -> FilePromise:
         """Return the promise on the accepted rows of a file that is drawn like those of the certificate.
 
-        If each is right with probability `target_accuracy` at least, fewer than the lower 0.05 quantile of the binomial
-        distribution are right with probability 0.05 at most.
-        """
-        from scipy.stats import binom  # noqa: PLC0415  (heavy)
+        If each text is right with probability `target_accuracy` at least, fewer rows than the lower 0.05 quantile of
+        their sum are right with probability 0.05 at most. Without repeated texts the sum is binomial.
 
-        least = int(binom.ppf(_FILE_DELTA, accepted, certified["target_accuracy"]))
-        return cls(accepted=accepted, least_right=least, probability=1.0 - certified["delta"] - _FILE_DELTA)
+        Parameters
+        ----------
+        certified : mapping
+            The certificate.
+        repeats : array-like of int, shape (m,)
+            Number of accepted rows with each of m texts, which are right or wrong together.
+        """
+        rows, counts = np.unique(repeats, return_counts=True)
+        accepted = int(rows @ counts)
+        target = certified["target_accuracy"]
+        # The characteristic function of the sum is the product of those of the texts.
+        turn = np.exp(-2j * np.pi * np.fft.rfftfreq(accepted + 1))
+        spectrum = np.ones_like(turn)
+        for size, count in zip(rows, counts, strict=True):
+            spectrum *= (1.0 - target + target * turn**size) ** count
+        below = np.cumsum(np.fft.irfft(spectrum, accepted + 1))
+        return cls(
+            accepted=accepted,
+            texts=int(counts.sum()),
+            least_right=int(np.searchsorted(below, _FILE_DELTA)),
+            probability=round(1.0 - certified["delta"] - _FILE_DELTA, 12),
+        )
 
     def sentence(self) -> str:
         """Return the promise as a sentence."""
+        alike = "" if self.texts == self.accepted else f" {self.texts:,} of which differ,"
         return (
-            f"That is about all rows like the labelled ones. Of the {self.accepted:,} accepted in this file, at least "
-            f"{self.least_right:,} ({self.least_right / self.accepted:.1%}) are right with probability "
+            f"That is about all rows like the labelled ones. Of the {self.accepted:,} accepted in this file,{alike} at "
+            f"least {self.least_right:,} ({self.least_right / self.accepted:.1%}) are right with probability "
             f"{self.probability:.4g}."
         )
 

@@ -97,7 +97,14 @@ def answerer(options: Certify | Estimate, stack: ExitStack) -> Answer | None:
         return None
     if options.ask.startswith(_MODEL):
         return _of_model(options, stack)
-    words = shlex.split(options.ask)
+    try:
+        words = shlex.split(options.ask)
+    except ValueError:  # a quote that is not closed
+        words = []
+    if not words:
+        raise ConfigurationError(
+            f"Expected --ask to name a file of answers, a command, or {_MODEL}NAME, got {options.ask!r}."
+        )
 
     def answer(text: str) -> str:
         try:

@@ -157,7 +157,8 @@ class DecidedLabels:
         """
         written = self.file.written
         drift = self._drift()
-        promise = self._file_promise(drift)
+        has_drifted = drift is not None and drift.has_drifted
+        promise = None if has_drifted else self._file_promise()
         record = {
             "kind": "labels",
             "file": str(written.path),
@@ -168,7 +169,7 @@ class DecidedLabels:
             "file_promise": None if promise is None else asdict(promise),
             "drift": None if drift is None else drift.to_record(),
         }
-        lines = list(self._decision_lines())
+        lines = list(self._decision_lines(has_drifted=has_drifted))
         if promise is not None:
             lines.append(promise.sentence())
         lines += self._drift_lines(drift, with_drift=with_drift)
@@ -223,7 +224,7 @@ class DecidedLabels:
             return ""
         return ": none is accepted (--accept-drift accepts them all the same)"
 
-    def _decision_lines(self) -> Iterator[str]:
+    def _decision_lines(self, *, has_drifted: bool) -> Iterator[str]:
         """Yield lines on the decisions: their rule and, where nothing is accepted, the reason."""
         decisions = self.file.written.decisions
         rule, least = self._rule
@@ -238,7 +239,8 @@ class DecidedLabels:
             if self.watch.damage:
                 why = "as they cannot be compared with the rows of the certificate"
         elif least is not None:
-            why = f"by the certified threshold {least:.4g} of {self._measured()}{self._promise()}"
+            promise = ", which promises nothing of these rows" if has_drifted else self._promise()
+            why = f"by the certified threshold {least:.4g} of {self._measured()}{promise}"
         elif rule is not None:
             why = "as nothing is certified"
         yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
@@ -249,15 +251,13 @@ class DecidedLabels:
             yield from certificate_lines(found, run=self._run, out=self._run)
             yield from self._certify_lines("Or, to accept the surest rows")
 
-    def _file_promise(self, drift: HistoryDrift | None) -> FilePromise | None:
-        """Return the promise on the rows of this file; None without a certificate, or for rows unlike its own."""
-        n_accepted = self.file.written.decisions.get("accepted", 0)
-        has_drifted = drift is not None and drift.has_drifted
-        if not n_accepted or self._rule[0] != "certified" or has_drifted:
+    def _file_promise(self) -> FilePromise | None:
+        """Return the promise on the rows of this file; None without a certificate."""
+        if not len(self.file.accepted_repeats) or self._rule[0] != "certified":
             return None
         from calibrant.calibration._thresholds import FilePromise
 
-        found = FilePromise.of(self._thresholds["certified"], n_accepted)
+        found = FilePromise.of(self._thresholds["certified"], self.file.accepted_repeats)
         return found if found.least_right else None  # so few rows promise nothing
 
     @property

@@ -207,7 +207,8 @@ def _student_lines(found: Distilled) -> Iterator[str]:
     if certified.share_small > 0.0:
         yield (
             f"Certified: the student may answer {certified.share_small:.1%} of the texts, its surest ones; with "
-            f"probability {1 - DELTA:g}, at most {EPSILON:g} of the accuracy is lost against always asking the model."
+            f"probability {1 - found.delta:.4g}, at most {EPSILON:g} of the accuracy is lost against always asking the "
+            "model."
         )
         plan = f"calibrant cascade plan {found.directory} {found.model_rows} --small-cost 0 --large-cost 1"
         yield from ("To have it answer first:", f"  {plan} --out {found.directory}/plan")
@@ -216,6 +217,8 @@ def _student_lines(found: Distilled) -> Iterator[str]:
             f"Nothing certified: these rows do not show that the student may answer any text at a loss of at most "
             f"{EPSILON:g}. Label more texts with the model, or give it vectors (--embeddings)."
         )
+    if found.delta > DELTA:
+        yield "Earlier certificates of these rows are allowed for."
     yield (
         f"Files in {found.directory}: student.json (it holds words of the texts), {found.model_rows.name}, and the "
         "student's answers to the held-out rows"

@@ -100,7 +100,11 @@ def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = 
     encoding = form.encoding or _found_encoding(path)
     separator = form.separator or found_separator(path, encoding, column=column if form.header else None)
     with path.open(encoding=encoding, errors="replace", newline="") as file:
-        first = file.readline(_SAMPLE_BYTES).removeprefix("\ufeff")
+        first = last = file.readline(_SAMPLE_BYTES).removeprefix("\ufeff")
+        n_quotes = first.count('"')
+        while n_quotes % 2 and last:  # a name in quotes may hold a line end
+            last = file.readline(_SAMPLE_BYTES)
+            n_quotes += last.count('"')
     with path.open("rb") as file:
         has_mark = file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
     if has_mark and codecs.lookup(encoding).name == "utf-8":
@@ -108,7 +112,7 @@ def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = 
     return CsvSpelling(
         separator="," if separator == _NONE else separator,
         encoding=encoding,
-        line_end="\r\n" if first.endswith("\r\n") else "\n",
+        line_end="\r\n" if (last or first).endswith("\r\n") else "\n",
         names_separator=first.startswith("sep="),
     )
 

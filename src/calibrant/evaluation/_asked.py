@@ -182,6 +182,12 @@ def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], Task | N
             yield None, {**task["data"], "answer": answer}, task
         return
     for row in read_rows(path, column="answer"):
+        if "index" not in row.values:
+            raise DataError(
+                f"expected the columns {', '.join(_COLUMNS)}, got {', '.join(row.values)}: name a file of answers.",
+                path=path,
+                line=row.line,
+            )
         yield row.line, row.values, None
 
 
@@ -222,7 +228,7 @@ class AskedRows:
     places : ndarray of int, shape (m,)
         Rows that it is about: all, or those with one predicted label.
     answers : mapping of int to str
-        True labels that were given, by place.
+        True labels of these rows that were given, by place.
     waiting : int
         Rows that wait for the answer of a person.
     """
@@ -286,6 +292,7 @@ class AskedRows:
             "label": self.label,
             "rows": len(self.places),
             "accepted": self.n_accepted,
+            "labels_given": len(self.answers),
             "labels_right": self.n_right,
             "waiting": self.waiting,
         }
@@ -432,7 +439,7 @@ class RowsPromise:
 
     def found(self, answers: Mapping[int, str]) -> AskedRows:
         """Return the promise that the answers so far bear, counted among all that were asked of these rows."""
-        known = {place: given for place, given in answers.items() if given}
+        known = {place: answers[place] for place in self.places.tolist() if answers.get(place)}
 
         def is_right(place: int) -> bool | None:
             return self.is_right(place, known[place]) if place in known else None
@@ -444,7 +451,7 @@ class RowsPromise:
             label=self.label,
             places=self.places,
             answers=known,
-            waiting=len(answers) - len(known),
+            waiting=list(answers.values()).count(""),
         )
 
 

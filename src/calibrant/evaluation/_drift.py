@@ -102,7 +102,8 @@ def _divided_further(n: int, m: int, is_last: BoolArray, observed: int) -> float
     chances[0] = 1.0
     further = 0.0
     for k in range(n + m):
-        step = chances * (n - new) / (n + m - k)
+        # No more than 1: rounding would leave chances below 0 in states that cannot be reached.
+        step = chances * np.minimum((n - new) / (n + m - k), 1.0)
         chances -= step
         chances[1:] += step[:-1]
         if is_last[k]:

@@ -19,6 +19,7 @@ from calibrant.core._settings import ModelSettings
 from calibrant.core._splits import split_rule
 from calibrant.core._task import Task
 from calibrant.evaluation._evaluator import BatchEvaluator
+from calibrant.evaluation._looks import counted_loss
 from calibrant.heads._fit import fit_head
 from calibrant.heads._head import FITTED, Head
 from calibrant.inference._classifier import Classifier
@@ -68,8 +69,10 @@ class Distilled:
     accuracy, model_accuracy : Interval or None
         Of the student and of the model on the rows with a true label; None without any.
     certified : CertifiedCascade
-        What the student may keep, so that with probability 0.9 at most 0.02 of the accuracy is lost against asking the
-        model about every text. On rows without a true label, that of the model stands in.
+        What the student may keep, so that with probability ``1 - delta`` at most 0.02 of the accuracy is lost against
+        asking the model about every text. On rows without a true label, that of the model stands in.
+    delta : float
+        Probability that the certificate, or one that was asked of these rows earlier, is wrong.
 
     Examples
     --------
@@ -91,6 +94,7 @@ class Distilled:
     accuracy: Interval | None
     model_accuracy: Interval | None
     certified: CertifiedCascade
+    delta: float
 
     @property
     def model_rows(self) -> Path:
@@ -113,7 +117,7 @@ class Distilled:
             **{name: None if one is None else asdict(one) for name, one in intervals.items()},
             "certified": {
                 "epsilon": EPSILON,
-                "delta": DELTA,
+                "delta": self.delta,
                 "threshold": found.threshold,
                 "share_kept": found.share_small,
             },
@@ -233,13 +237,26 @@ def distill(
         rows=len(saved),
         taught=len(taught),
         left_out=len(saved) - len(rows),
-        **_figures(SavedRows.load(directory), held_out),
+        **_figures(SavedRows.load(directory), held_out, SavedRows.load(directory / MODEL_ROWS)),
     )
 
 
-def _figures(own: SavedRows, rows: Sequence[_ModelRow]) -> JsonObject:
+def _figures(own: SavedRows, rows: Sequence[_ModelRow], model: SavedRows) -> JsonObject:
     """Return the figures of a student's answers beside those of the model."""
+    spent = counted_loss([own, model], epsilon=EPSILON, delta=DELTA)
+    certified = CertifiedCascade(
+        rule=None, threshold=None, thresholds=(), share_small=0.0, only_large=0, only_small=0
+    )
     by_model = np.array([row.label == row.answer for row in rows])
+    if not spent.refused:
+        certified = certify_cascade(
+            own.confidence,
+            own.correct,
+            by_model,
+            epsilon=EPSILON,
+            delta=DELTA,
+            inputs=[row.text for row in rows],
+        )
     known = np.array([row.truth is not None for row in rows])
     agrees = [one == row.label for one, row in zip(own.labels, rows, strict=True)]
     return {
@@ -248,14 +265,8 @@ def _figures(own: SavedRows, rows: Sequence[_ModelRow]) -> JsonObject:
         "agreement": wilson_interval(sum(agrees), len(agrees)),
         "accuracy": _share(own.correct[known] == 1),
         "model_accuracy": _share(by_model[known]),
-        "certified": certify_cascade(
-            own.confidence,
-            own.correct,
-            by_model,
-            epsilon=EPSILON,
-            delta=DELTA,
-            inputs=[row.text for row in rows],
-        ),
+        "certified": certified,
+        "delta": spent.total,
     }
 
 
