@@ -36,7 +36,7 @@ TASKS: Final = ".json"
 
 _COLUMNS: Final = ("index", "text", "label", "answer")
 
-Answer: TypeAlias = Callable[[str], str]
+LabelSource: TypeAlias = Callable[[str], str]
 """Returns the true label of a text; a dash where no label fits."""
 
 
@@ -316,7 +316,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
     rows: SavedRows,
     file: AnswerFile,
     *,
-    answer: Answer | None = None,
+    answer: LabelSource | None = None,
     target: float,
     delta: float = 0.1,
     metric: Metric = "accuracy",
@@ -481,7 +481,7 @@ def probability_of(probabilities: object, label: str) -> float:
     return min(max(float(probabilities.get(label) or 0.0), 0.0), 1.0)
 
 
-def answered(answer: Answer, file: AnswerFile, rows: SavedRows, place: int) -> str:
+def answered(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int) -> str:
     """Return the answer to the row at `place`; DataError if it is no label."""
     found = answer(file.texts_of([place], rows)[place])
     if not found or not _is_label(found, rows):

@@ -21,7 +21,7 @@ from calibrant.calibration._estimates import (
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._prediction import JsonObject
-from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered, probability_of
+from calibrant.evaluation._asked import NO_LABEL, AnswerFile, LabelSource, answered, probability_of
 from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
@@ -100,7 +100,7 @@ def estimate_saved(
     rows: SavedRows,
     file: AnswerFile,
     *,
-    answer: Answer | None = None,
+    answer: LabelSource | None = None,
     budget: int,
     other: SavedRows | None = None,
 ) -> EstimatedRows:
@@ -167,7 +167,7 @@ def estimate_saved(
     )
 
 
-def _fill(file: AnswerFile, rows: SavedRows, wanted: list[int], answer: Answer | None) -> None:
+def _fill(file: AnswerFile, rows: SavedRows, wanted: list[int], answer: LabelSource | None) -> None:
     """Ask for the answers that are missing, or add their rows to the file for a person."""
     missing = [row for row in wanted if not file.answers.get(row)]
     if answer is None:
