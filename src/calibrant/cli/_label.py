@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from calibrant import evaluation
@@ -57,6 +58,8 @@ def label(options: Label) -> None:
         )
     source = source_of(options.source, options)
     columns = source.task.columns
+    if options.engine == "batch":  # which asks single models, and none of them reads a context
+        columns = replace(columns, context=None)
     text = options.text_column or columns.input
     rows = unlabelled(options.data, text=text, columns=columns, limit=options.max_rows)
     job = LabelJob(
