@@ -180,10 +180,13 @@ class UnlabelledFile(UnlabelledTexts):
                         f"expected a column {column!r}, got the columns {known:.200}: name that of the texts "
                         "(--text-column)."
                     )
-            yield row.values, self.example(row)
+            yield row.values, self._example(row)
 
-    def example(self, row: Row) -> Example:
-        """Return a row's text and context, without an answer."""
+    def example_of(self, values: Record, *, line: int = 0) -> Example:
+        """Return the text and context of a row with these columns, without an answer."""
+        return self._example(Row(values=values, path=self.path, line=line))
+
+    def _example(self, row: Row) -> Example:
         context = None if self._context is None else _text_or_nothing(row, self._context)
         return Example(
             input=_text_or_nothing(row, self.text),
