@@ -126,7 +126,7 @@ def with_context(task: Task, options: PromptedOptions) -> Task:
     if context is None and column is None:
         return task
     from calibrant.assembly._foreign import read_looper
-    from calibrant.cascade._settings import methods_with  # other commands do without cascades
+    from calibrant.cascade._methods import methods_with  # other commands do without cascades
 
     settings = assembly.cascade_settings(task)
     looper = settings
