@@ -196,9 +196,12 @@ def rows_to_ask(  # noqa: PLR0913 (keyword-only options)
         certified = size > 0
     accepted = np.zeros(len(pile), dtype=np.bool_)
     accepted[pile.order[:size]] = True
+    threshold = None
+    if certified:
+        threshold = float(pile.confidence[pile.order[size - 1]])
     yield AskedCertificate(
         certified=certified,
-        threshold=float(pile.confidence[pile.order[size - 1]]) if certified else None,
+        threshold=threshold,
         kept=size / len(pile),
         accepted=accepted,
         labels_used=len(known),
@@ -216,7 +219,8 @@ def _accepted(
     """Return the number of rows that are accepted, from the surest on, why there are no more, and labels missing."""
     accepted = 0
     for size in request.sizes(pile):
-        test = _Test(n=size, most_wrong=request.most_wrong(size, pile), delta=request.delta)
+        most_wrong = request.most_wrong(size, pile)
+        test = _Test(n=size, most_wrong=most_wrong, delta=request.delta)
         drawn = pile.drawn(size)
         if not accepted and test.fewest_labels > request.budget:
             return 0, _too_few(request, test.fewest_labels), 0
@@ -279,8 +283,8 @@ def _too_few_for_recall(tests: _RecallTests) -> str:
 
 def _missing(test: _Test, drawn: IndexArray, pile: _Pile, known: _Labels) -> int:
     """Return the number of further labels that make the test pass if all of them are right."""
-    ahead = pile.order[drawn[test.seen : test.seen + test.fewest_labels]].tolist()
-    return sum(row not in known for row in ahead)
+    ahead = drawn[test.seen : test.seen + test.fewest_labels]
+    return sum(row not in known for row in pile.order[ahead].tolist())
 
 
 def _too_few(request: _Request, fewest: int) -> str:
@@ -355,7 +359,8 @@ class _Pile:
         if p.ndim != 1 or not len(p):
             raise ConfigurationError(f"Expected confidence of shape (n,), n >= 1, got {p.shape}.")
         known = ~np.isnan(p)
-        if not ((p[known] >= 0.0) & (p[known] <= 1.0)).all():
+        is_legal = (p[known] >= 0.0) & (p[known] <= 1.0)
+        if not is_legal.all():
             raise ConfigurationError("Expected confidences in [0, 1], or NaN where there is none.")
         names = range(len(p)) if inputs is None else inputs
         if len(names) != len(p):
@@ -366,7 +371,8 @@ class _Pile:
         # Of the same text, rows come in the order of the file.
         ranks = tie_ranks(names, key=key)[rows]
         order = rows[np.lexsort((rows, ranks, -p[rows]))]
-        return cls(confidence=p, order=order, ranks=draw_ranks(names, key=key)[order])
+        drawn = draw_ranks(names, key=key)
+        return cls(confidence=p, order=order, ranks=drawn[order])
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -518,7 +524,8 @@ class _RecallTests:
     def size(self) -> int:
         """Fewest first rows that pass, as do all larger numbers that are tested; n without a label."""
         failed = np.flatnonzero(~self.passed)
-        return int(self.sizes[failed[0] - 1] if len(failed) else self.sizes[-1])
+        last = failed[0] - 1 if len(failed) else -1
+        return int(self.sizes[last])
 
     def order(self, ranks: FloatArray) -> IndexArray:
         """Return the positions in the order in which they are drawn, by ranks that are uniform in (0, 1]."""

@@ -175,9 +175,8 @@ class Cascade(BasePredictor):
         self._owned = (*members, self.method) if owns_models else ()
         if isinstance(method, str) and not owns_models:
             self._owned = (self.method,)
-        labels = " -> ".join(model.label for model in asked)
         walk = Walk(
-            name=f"cascade({labels})",
+            name=f"cascade({' -> '.join(model.label for model in asked)})",
             members=tuple(_member(model, self.method, limits) for model in asked),
             judge=Judge(method=self.method, context_of=context_of),
             policy=policy,

@@ -184,33 +184,23 @@ def _estimate_lines(found: EstimatedRows, options: EstimateOptions, file: Answer
 
 
 def _pile_lines(pile: PileEstimate, n: int) -> Iterator[str]:
-    yield from aligned(
-        [
-            ("label", "share", "95 % interval", "predicted", "plain sample"),
-            *(
-                (label, *_cells(found, predicted=f"{pile.predicted[label] / n:.1%}"))
-                for label, found in pile.shares.items()
-            ),
-            ("accuracy", *_cells(pile.accuracy, predicted="")),
-            ("macro F1", *_cells(pile.macro_f1, predicted="", form=".3f")),
-        ]
-    )
+    table = [["label", "share", "95 % interval", "predicted", "plain sample"]]
+    for label, found in pile.shares.items():
+        predicted = f"{pile.predicted[label] / n:.1%}"
+        table.append([label, *_cells(found, predicted=predicted)])
+    table.append(["accuracy", *_cells(pile.accuracy, predicted="")])
+    table.append(["macro F1", *_cells(pile.macro_f1, predicted="", form=".3f")])
+    yield from aligned(table)
     yield "plain sample: labels that an interval so narrow takes without the predictions."
 
 
-def _cells(
-    found: Estimate, *, predicted: str | None = None, form: str = ".1%", sign: str = ""
-) -> tuple[str, ...]:
+def _cells(found: Estimate, *, predicted: str | None = None, form: str = ".1%", sign: str = "") -> list[str]:
+    form = sign + form
     interval = found.interval
-    estimate, lower, upper = (
-        format(end, sign + form) for end in (interval.estimate, interval.lower, interval.upper)
-    )
-    return (
-        estimate,
-        f"{lower} to {upper}",
-        *(() if predicted is None else (predicted,)),
-        f"{found.plain_labels:,}",
-    )
+    cells = [f"{interval.estimate:{form}}", f"{interval.lower:{form}} to {interval.upper:{form}}"]
+    if predicted is not None:
+        cells.append(predicted)
+    return [*cells, f"{found.plain_labels:,}"]
 
 
 def review(options: ReviewOptions) -> None:

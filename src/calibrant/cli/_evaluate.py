@@ -24,6 +24,7 @@ from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
 from calibrant.evaluation._cache import default_cache
 from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
+from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JournalAfterSearch
@@ -206,7 +207,7 @@ def answer_rows(
             return _on_cluster(source, options, classifier, rows, file, on_progress=display, stop=stop), stop
         with _opened_cache(source, options) as cache:
             limits = run_limits(source.task, options)
-            evaluator = evaluation.BatchEvaluator(classifier, limits=limits, cache=cache)
+            evaluator = BatchEvaluator(classifier, limits=limits, cache=cache)
             if isinstance(rows, UnlabelledTexts):
                 result = evaluator.label(rows, out=file, about=about, on_progress=display, stop=stop)
             else:

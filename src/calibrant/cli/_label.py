@@ -66,7 +66,8 @@ def label(options: Label) -> None:
     if options.engine == "batch":
         _label_by_batch(source, options, rows, labels)
         return
-    with contextlib.closing(source.open(limits=run_limits(source.task, options))) as classifier:
+    opened = source.open(limits=run_limits(source.task, options))
+    with contextlib.closing(opened) as classifier:
         result, stop = answer_rows(source, options, classifier, rows, labels.file)
         write_down(source, options.out, classifier)
     _print_result(result, labels, options, classifier)
@@ -97,7 +98,8 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
     record, lines = labels.outcome(with_drift=options.watch_drift)
     if not options.as_json:
         print_answers(report)
-    print_output({"outcomes": dict(report.outcomes), **record}, lines, as_json=options.as_json)
+    record = {"outcomes": dict(report.outcomes), **record}
+    print_output(record, lines, as_json=options.as_json)
 
 
 def _print_result(

@@ -105,9 +105,8 @@ def replay(options: Replay) -> None:
         [f"minus {names[-1]} alone", with_interval(found.difference, "+.4f")],
         ["cost per row", with_interval(found.cost, ".6g")],
     ]
-    rows += [
-        [f"answered by {name}", with_interval(share)] for name, share in zip(names, found.shares, strict=True)
-    ]
+    for name, share in zip(names, found.shares, strict=True):
+        rows.append([f"answered by {name}", with_interval(share)])
     print_output(found.to_record(), aligned(rows), as_json=options.as_json)
 
 

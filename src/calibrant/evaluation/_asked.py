@@ -290,7 +290,9 @@ class AskedRows:
         """
         make_folder(out)
         accepted = set(self.places[self.certificate.accepted].tolist())
-        yes, no = ("flagged", "left out") if self.certificate.metric == "recall" else ("accepted", "review")
+        yes, no = ("accepted", "review")
+        if self.certificate.metric == "recall":
+            yes, no = ("flagged", "left out")
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("index", "label", "confidence", "decision"))
@@ -382,7 +384,9 @@ class RowsPromise:
     @cached_property
     def places(self) -> IndexArray:
         """Rows that it is about, shape (m,)."""
-        return np.arange(len(self.rows)) if self.metric == "recall" else _with_label(self.rows, self.label)
+        if self.metric == "recall":
+            return np.arange(len(self.rows))
+        return _with_label(self.rows, self.label)
 
     @cached_property
     def confidence(self) -> FloatArray:

@@ -107,11 +107,12 @@ class UnlabelledTexts:
         """Yield the columns of each row, and the row as an example."""
         for text in self._texts:
             given = text if isinstance(text, TextWithContext) else TextWithContext(text)  # type: ignore[arg-type]
-            values = {"input": given.text} | ({} if given.context is None else {"context": given.context})
-            example = Example(
-                input="" if _is_blank(given.text) else given.text, answer="", context=given.context
-            )
-            yield values, example
+            context = given.context
+            values = {"input": given.text}
+            if context is not None:
+                values["context"] = context
+            written = "" if _is_blank(given.text) else given.text
+            yield values, Example(input=written, answer="", context=context)
 
 
 class UnlabelledFile(UnlabelledTexts):
@@ -330,8 +331,8 @@ def find_abilities(
     """
     if not isinstance(predictor, BasePredictor):
         return
-    first = next((example for example in examples if example.input), None)
-    predictor.find_abilities(None if first is None else predictor.query(first.text), stop=stop)
+    queries = (predictor.query(example.text) for example in examples if example.input)
+    predictor.find_abilities(next(queries, None), stop=stop)
     if rows is not None and isinstance(predictor, Classifier) and predictor.space is LogprobSpace.FUSED:
         calls = predictor.method.calls_a_row
         _LOG.warning(

@@ -302,9 +302,15 @@ class BanditRouter(TallyRouter[_BanditTally]):
     @classmethod
     def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
-        own = {name: settings["bandit"][name] for name in ("alpha", "dim", "cost_weight", "decay_factor")}
-        costs = provider_values(settings, "cost")
-        return cls(provider_names(settings), **own, costs=costs)
+        own = settings["bandit"]
+        return cls(
+            provider_names(settings),
+            alpha=own["alpha"],
+            dim=own["dim"],
+            cost_weight=own["cost_weight"],
+            decay_factor=own["decay_factor"],
+            costs=provider_values(settings, "cost"),
+        )
 
     @classmethod
     def for_snapshot(cls, snapshot: Record, providers: Sequence[str], *, parameters: Record) -> Self:
@@ -401,7 +407,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
             except StateError as error:
                 raise StateError(f"Provider {name!r:.80}: {error} Reset the state.") from None
         self._model = model
-        self._tallies = {name: stored.get(name) or _BanditTally() for name in self._providers}
+        self._adopt(stored)
 
     def _values(self, provider: str) -> dict[str, float]:
         tally = self._tallies[provider]
@@ -447,11 +453,13 @@ class BanditRouter(TallyRouter[_BanditTally]):
 
     def _cost_fraction(self, observation: Observation) -> float:
         cost = observation.cost
-        average = self._tallies[observation.provider].cost
-        if cost is None and not average.weight:
-            return self._declared[observation.provider]
+        if cost is None:
+            average = self._tallies[observation.provider].cost
+            if not average.weight:
+                return self._declared[observation.provider]
+            cost = average.mean
         highest = max(tally.cost.mean for tally in self._tallies.values())
-        return min((average.mean if cost is None else cost) / highest, 1.0) if highest > 0.0 else 0.0
+        return min(cost / highest, 1.0) if highest > 0.0 else 0.0
 
     def _declared_shares(self, costs: Mapping[str, float] | None) -> dict[str, float]:
         known = check_costs(costs, self._providers)
