@@ -630,17 +630,17 @@ def finisher(job: BatchJob, meter: Gate) -> Finisher:
         The head or the label prior that the job was submitted with is missing or damaged.
     """
     about = job.described
-    fingerprint = _fingerprint(job, about)
     head = None
     prior = None
     if about.get("head") is not None:
-        head = Head.load(job.path / HEAD, fingerprint=fingerprint)
+        head = Head.load(job.path / HEAD, fingerprint=_fingerprint(job, about))
         if head.digest != about["head"]:
             raise StateError(
                 f"{job.path / HEAD}: expected the head that the job was submitted with, got another: restore it."
             )
         head = opened_head(head, meter=meter)
     if about.get("label_prior") is not None:
+        fingerprint = _fingerprint(job, about)
         prior = LabelPriorCorrection.load(job.path / LABEL_PRIOR, fingerprint=fingerprint)
 
     def finish(predictions: Sequence[Prediction], texts: Sequence[str]) -> list[Prediction]:

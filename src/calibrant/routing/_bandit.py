@@ -93,8 +93,9 @@ class LinUCB:
     def learn(self, arm: int, context: FloatArray, reward: float) -> None:
         """Update the regression of one arm with a reward for a context of length 1, shape (dim,)."""
         self.ridge *= self._decay
-        for due in np.flatnonzero((self.updates >= self.dim) | (self.ridge < LEAST_RIDGE)):
-            self._refactorise(int(due))
+        is_due = (self.updates >= self.dim) | (self.ridge < LEAST_RIDGE)
+        for due in np.flatnonzero(is_due).tolist():
+            self._refactorise(due)
         ridge = float(self.ridge[arm])
         # Sherman-Morrison for I + gram + x x' / ridge; products of a vector with itself stay symmetric.
         scaled = context / math.sqrt(ridge)
@@ -123,7 +124,8 @@ class LinUCB:
             I + gram is not positive definite.
         """
         eye = np.eye(self.dim)
-        half = np.linalg.solve(np.linalg.cholesky(eye + self.gram[arm]), eye)
+        root = np.linalg.cholesky(eye + self.gram[arm])
+        half = np.linalg.solve(root, eye)
         self.inverse[arm] = half.T @ half
 
     def _refactorise(self, arm: int) -> None:
@@ -340,7 +342,8 @@ class BanditRouter(TallyRouter[_BanditTally]):
             scores = np.array([reward.mean * reward.weight / (reward.weight + 1.0) for reward in rewards])
         else:
             scores = self._model.scores(context)
-        return [self._providers[arm] for arm in np.argsort(-scores, kind="stable").tolist()]
+        arms = np.argsort(-scores, kind="stable")
+        return [self._providers[arm] for arm in arms.tolist()]
 
     def record(self, observation: Observation) -> None:
         """Update the provider's averages and its regression with the outcome of a call.
@@ -485,7 +488,8 @@ def _restore_arm(model: LinUCB, arm: int, tally: _BanditTally) -> None:
     most = (tally.observations * (1.0 + _ROUNDING) + _ROUNDING) / tally.ridge
     if np.abs(gram).max() > most or (trace := float(np.trace(gram))) > most:
         raise StateError(f"Expected a gram of {tally.observations} observations, got a larger one.")
-    if float(np.abs(response).max()) > trace * (1.0 + _ROUNDING) + _ROUNDING:
+    most = trace * (1.0 + _ROUNDING) + _ROUNDING
+    if np.abs(response).max() > most:
         raise StateError("Expected a response to rewards in [-1, 1], got a larger one.")
     try:
         np.linalg.cholesky(gram + _ROUNDING * (1.0 + trace) * np.eye(dim))
@@ -499,7 +503,8 @@ def _restore_arm(model: LinUCB, arm: int, tally: _BanditTally) -> None:
 
 
 def _packed(values: FloatArray) -> str:
-    return base64.b64encode(np.ascontiguousarray(values, dtype="<f8").tobytes()).decode("ascii")
+    data = np.ascontiguousarray(values, dtype="<f8").tobytes()
+    return base64.b64encode(data).decode("ascii")
 
 
 def _unpacked(text: str, key: str, *, size: int) -> FloatArray:

@@ -299,8 +299,8 @@ class _Planner:
         if not reached.any():
             raise self._out_of_reach("target_accuracy", target)
         cost = np.where(reached, self._cost, np.inf)
-        cheapest, *_ = np.lexsort((-self._accuracy, cost)).tolist()
-        return self._policy(cheapest)
+        order = np.lexsort((-self._accuracy, cost))
+        return self._policy(int(order[0]))
 
     def within_budget(self, budget: float) -> tuple[KeepPolicy, int]:
         """Choose the most accurate policy for a budget, and return the number of policies compared at the end.
@@ -317,8 +317,8 @@ class _Planner:
             candidates.append(policy)
         figures = [self.reporting.figures(candidate, self.prices) for candidate in candidates]
         cost, accuracy = np.transpose(figures)
-        best, *_ = np.lexsort((cost, -accuracy)).tolist()
-        return candidates[best], len(candidates)
+        order = np.lexsort((cost, -accuracy))
+        return candidates[int(order[0])], len(candidates)
 
     def _affordable_models(self, budget: float) -> list[int]:
         """Return the models whose answers cost no more than a budget."""
@@ -330,7 +330,8 @@ class _Planner:
         limit = most
         while (possible := self._cost <= limit).any():
             accuracy = np.where(possible, self._accuracy, -np.inf)
-            place, *_ = np.lexsort((self._cost, -accuracy)).tolist()
+            order = np.lexsort((self._cost, -accuracy))
+            place = int(order[0])
             policy = self._policy(place)
             cost, _ = self.reporting.figures(policy, self.prices)
             if cost <= most:
