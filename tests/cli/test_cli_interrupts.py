@@ -29,7 +29,7 @@ HOSTED = '[model]\nname = "openai/any"\napi_base = "{}"\n[model.options]\napi_ke
 # wait for does not come before the process ends.
 EMBEDDED = """
 import asyncio, sys
-from calibrant.cli._app import main
+from calibrant.cli import main
 from calibrant.testing import FakeClient, fake_model
 
 asked, waits_from = sys.argv.pop(1), int(sys.argv.pop(1))
@@ -55,7 +55,7 @@ with fake_model("fake/small", Embedded(["cat", "dog"], small, name="fake/small")
 # The command line, interrupted while it imports what the command needs.
 LOADING = """
 import signal, sys
-from calibrant.cli._app import main
+from calibrant.cli import main
 
 class CtrlC:
     def find_spec(self, name, path=None, target=None):
@@ -179,14 +179,14 @@ def test_interrupts_end_rate_limit_waits(write_task: WriteTask, tmp_path: Path) 
     with FaultServer(LABELS, answers, faults=faults) as server:
         task = write_task(extra=HOSTED.format(server.api_base), test=animals(20))
         arguments = ("evaluate", task, "--out", out, "--concurrency", 4, "--json")
-        with process("from calibrant.cli._app import main; main()", *arguments) as running:
+        with process("from calibrant.cli import main; main()", *arguments) as running:
             wait_for(lambda: sum(server.counts.values()) >= 10 and server.count("8 meow") == 1, running)
             said = interrupted(running)
         assert "interrupted: finishing the rows under way" in said
         assert "9 of 20 rows are saved; run the same command again to go on" in said
         assert [row["index"] for row in prediction_rows(out)] == list(range(9))
         asked, limited = server.counts, False
-        with process("from calibrant.cli._app import main; main()", *arguments) as running:
+        with process("from calibrant.cli import main; main()", *arguments) as running:
             stdout, stderr = running.communicate(timeout=60)
         assert running.returncode == 0, stderr
         again = {text for text, count in server.counts.items() if count > asked.get(text, 0)}

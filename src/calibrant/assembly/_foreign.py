@@ -12,8 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import pydantic
 
-from calibrant.cascade._methods import METHODS
-from calibrant.cascade._settings import LOOPER_KEYS, CascadeSettings, methods_with
+from calibrant.cascade._methods import LOOPER_KEYS, METHODS, CascadeSettings, methods_with
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import JsonObject
 from calibrant.core._settings import Section, describe_problem, line_of, parse_toml, read_text

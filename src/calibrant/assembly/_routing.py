@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from calibrant.assembly._foreign import read_looper
 from calibrant.cascade._cascade import Cascade
-from calibrant.cascade._methods import METHODS
+from calibrant.cascade._methods import METHODS, CascadeModelSettings, CascadeSettings
 from calibrant.cascade._protocol import ROUTED, CascadeModel
-from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings
 from calibrant.core._completion import STAND_INS, Client, ClientTraits
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import user_path

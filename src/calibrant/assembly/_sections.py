@@ -18,7 +18,7 @@ from calibrant.inference._classifier import Classifier
 from calibrant.inference._models import ModelLike
 
 if TYPE_CHECKING:
-    from calibrant.cascade._settings import CascadeSettings
+    from calibrant.cascade._methods import CascadeSettings
     from calibrant.routing._settings import RoutingSettings
 
 
@@ -56,7 +56,7 @@ def cascade_settings(task: Task) -> CascadeSettings | None:
     """
     if "cascade" not in task.sections:
         return None
-    from calibrant.cascade._settings import CascadeSettings  # noqa: PLC0415 (few tasks have one)
+    from calibrant.cascade._methods import CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
     section = task.sections["cascade"]
     settings = _checked_section(section, "cascade", CascadeSettings)
@@ -209,7 +209,7 @@ def _common_problems(
 
 def _cascade_problems(settings: CascadeSettings, section: SectionTable, task: Task) -> Iterator[Problem]:
     """Yield problems of a cascade: duplicate, missing and ineffective settings."""
-    from calibrant.cascade._settings import LOOPER_KEYS  # noqa: PLC0415 (as above)
+    from calibrant.cascade._methods import LOOPER_KEYS  # noqa: PLC0415 (as above)
 
     if settings.file is not None:
         doubled = settings.model_fields_set & {*LOOPER_KEYS, "native_threshold"}

@@ -20,6 +20,9 @@ Metric = Literal["accuracy", "output", "recall"]
 Ask: TypeAlias = Callable[[int], bool]
 """Returns True if the answer to the row at a place, from 0, is right; for recall, if the row has the label."""
 
+_Labels: TypeAlias = dict[int, bool]
+"""Labels so far, by row: whether its answer is right."""
+
 METRICS: Final[tuple[Metric, ...]] = get_args(Metric)
 # Share of the wrong answers allowed that the test bets on: on drawn piles of 1,000 rows with calibrated confidences and
 # 50 to 300 labels, 0.3 kept most rows for both metrics; 0.1 and 0.5 kept up to a third less.
@@ -182,23 +185,26 @@ def rows_to_ask(  # noqa: PLR0913 (keyword-only options)
     """
     pile = _Pile.of(confidence, inputs=inputs, key=key)
     request = _Request.checked(target=target, delta=delta, metric=metric, budget=budget)
-    found = _Labels(budget=request.budget)
+    known: _Labels = {}
     missing = 0
     if request.metric == "recall":
         pile = _Pile.of(np.nan_to_num(pile.confidence, nan=1.0), inputs=inputs, key=key)
-        size, reason = yield from _holding_label(pile, request, found)
+        size, reason = yield from _holding_label(pile, request, known)
         certified = size < len(pile)
     else:
-        size, reason, missing = yield from _accepted(pile, request, found)
+        size, reason, missing = yield from _accepted(pile, request, known)
         certified = size > 0
     accepted = np.zeros(len(pile), dtype=np.bool_)
     accepted[pile.order[:size]] = True
+    threshold = None
+    if certified:
+        threshold = float(pile.confidence[pile.order[size - 1]])
     yield AskedCertificate(
         certified=certified,
-        threshold=float(pile.confidence[pile.order[size - 1]]) if certified else None,
+        threshold=threshold,
         kept=size / len(pile),
         accepted=accepted,
-        labels_used=len(found.right),
+        labels_used=len(known),
         reason=reason,
         target=request.target,
         delta=request.delta,
@@ -208,40 +214,38 @@ def rows_to_ask(  # noqa: PLR0913 (keyword-only options)
 
 
 def _accepted(
-    pile: _Pile, request: _Request, found: _Labels
+    pile: _Pile, request: _Request, known: _Labels
 ) -> Generator[int | AskedCertificate, bool | None, tuple[int, str, int]]:
     """Return the number of rows that are accepted, from the surest on, why there are no more, and labels missing."""
     accepted = 0
     for size in request.sizes(pile):
-        test = _Test(n=size, most_wrong=request.most_wrong(size, pile), delta=request.delta)
+        most_wrong = request.most_wrong(size, pile)
+        test = _Test(n=size, most_wrong=most_wrong, delta=request.delta)
         drawn = pile.drawn(size)
-        if not accepted and test.fewest_labels > found.budget:
+        if not accepted and test.fewest_labels > request.budget:
             return 0, _too_few(request, test.fewest_labels), 0
         for position in drawn:
             if test.is_over:
                 break
             row = int(pile.order[position])
-            if row not in found.right:
-                missing = _missing(test, drawn, pile, found)
-                if missing > found.budget - len(found.right):
-                    return accepted, f"What is left of {found.budget:,} labels could not show more.", 0
+            if row not in known:
+                missing = _missing(test, drawn, pile, known)
+                if missing > request.budget - len(known):
+                    return accepted, f"What is left of {request.budget:,} labels could not show more.", 0
                 right = yield row
                 if right is None:
                     return accepted, "More labels are needed to accept more.", missing
-                found.right[row] = right
-            test.add(right=found.right[row])
+                known[row] = right
+            test.add(right=known[row])
         if not test.passed:
             return accepted, "The labels show that the rows after these miss the target.", 0
         accepted = size
-    return (
-        accepted,
-        "These are all rows that have a confidence." if accepted else "No row has a confidence.",
-        0,
-    )
+    reason = "These are all rows that have a confidence." if accepted else "No row has a confidence."
+    return accepted, reason, 0
 
 
 def _holding_label(
-    pile: _Pile, request: _Request, found: _Labels
+    pile: _Pile, request: _Request, known: _Labels
 ) -> Generator[int | AskedCertificate, bool | None, tuple[int, str]]:
     """Return the number of rows among which the label's rows are, from the most probable on, and the reason."""
     tests = _RecallTests(
@@ -259,11 +263,11 @@ def _holding_label(
         has_label = yield row
         if has_label is None:
             return tests.size, "More labels are needed to leave out more rows."
-        found.right[row] = has_label
+        known[row] = has_label
         tests.add(int(position), has_label=has_label)
-    if not any(found.right.values()):
-        return tests.size, f"None of {len(found.right):,} rows has the label."
-    return tests.size, f"{len(found.right):,} labels show no more."
+    if not any(known.values()):
+        return tests.size, f"None of {len(known):,} rows has the label."
+    return tests.size, f"{len(known):,} labels show no more."
 
 
 def _too_few_for_recall(tests: _RecallTests) -> str:
@@ -277,10 +281,10 @@ def _too_few_for_recall(tests: _RecallTests) -> str:
     return f"{wanted} {ceil(fewest):,} labels, got a budget of {tests.budget:,}: allow more, or promise less."
 
 
-def _missing(test: _Test, drawn: IndexArray, pile: _Pile, found: _Labels) -> int:
+def _missing(test: _Test, drawn: IndexArray, pile: _Pile, known: _Labels) -> int:
     """Return the number of further labels that make the test pass if all of them are right."""
-    ahead = pile.order[drawn[test.seen : test.seen + test.fewest_labels]].tolist()
-    return sum(row not in found.right for row in ahead)
+    ahead = drawn[test.seen : test.seen + test.fewest_labels]
+    return sum(row not in known for row in pile.order[ahead].tolist())
 
 
 def _too_few(request: _Request, fewest: int) -> str:
@@ -355,7 +359,8 @@ class _Pile:
         if p.ndim != 1 or not len(p):
             raise ConfigurationError(f"Expected confidence of shape (n,), n >= 1, got {p.shape}.")
         known = ~np.isnan(p)
-        if not ((p[known] >= 0.0) & (p[known] <= 1.0)).all():
+        is_legal = (p[known] >= 0.0) & (p[known] <= 1.0)
+        if not is_legal.all():
             raise ConfigurationError("Expected confidences in [0, 1], or NaN where there is none.")
         names = range(len(p)) if inputs is None else inputs
         if len(names) != len(p):
@@ -366,7 +371,8 @@ class _Pile:
         # Of the same text, rows come in the order of the file.
         ranks = tie_ranks(names, key=key)[rows]
         order = rows[np.lexsort((rows, ranks, -p[rows]))]
-        return cls(confidence=p, order=order, ranks=draw_ranks(names, key=key)[order])
+        drawn = draw_ranks(names, key=key)
+        return cls(confidence=p, order=order, ranks=drawn[order])
 
     def __len__(self) -> int:
         return len(self.confidence)
@@ -384,14 +390,6 @@ class _Pile:
     def drawn(self, size: int) -> IndexArray:
         """Return the positions of the `size` surest rows in the order in which they are drawn."""
         return self.draws[self.draws < size]
-
-
-@dataclass(kw_only=True)
-class _Labels:
-    """Labels so far, by row: whether its answer is right."""
-
-    budget: int
-    right: dict[int, bool] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -526,7 +524,8 @@ class _RecallTests:
     def size(self) -> int:
         """Fewest first rows that pass, as do all larger numbers that are tested; n without a label."""
         failed = np.flatnonzero(~self.passed)
-        return int(self.sizes[failed[0] - 1] if len(failed) else self.sizes[-1])
+        last = failed[0] - 1 if len(failed) else -1
+        return int(self.sizes[last])
 
     def order(self, ranks: FloatArray) -> IndexArray:
         """Return the positions in the order in which they are drawn, by ranks that are uniform in (0, 1]."""

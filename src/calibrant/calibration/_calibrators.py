@@ -84,11 +84,11 @@ class FittedRows:
         """Return the digests of rows with confidence `p` and correctness `y`, both of shape (n,)."""
         if ids is not None and (isinstance(ids, str) or len(ids) != len(p)):
             raise ConfigurationError(f"Expected one of ids per row, got {len(ids)} for {len(p)} rows.")
+        named = set()
+        for name in ids or ():
+            data = str(name).encode("utf-8", "surrogatepass")
+            named.add(hashlib.blake2b(data, digest_size=_ID_BYTES).hexdigest())
         order = np.lexsort((y, p))
-        named = {
-            hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=_ID_BYTES).hexdigest()
-            for name in ids or ()
-        }
         rows = np.stack([p[order] + 0.0, y[order]]).astype("<f8")
         return cls(digest=hashlib.sha256(rows.tobytes()).hexdigest(), ids=sorted(named))
 
@@ -228,7 +228,8 @@ class ConfidenceCalibrator(SavedFit):
         calibrator = cls()
         calibrator._restore(record["learned"])
         rows = record["rows"]
-        calibrator.rows_ = FittedRows(digest=str(rows["digest"]), ids=list(map(str, rows["ids"])))
+        ids = list(map(str, rows["ids"]))
+        calibrator.rows_ = FittedRows(digest=str(rows["digest"]), ids=ids)
         return calibrator
 
     def _state(self) -> dict[str, Any]:
@@ -343,9 +344,12 @@ class TemperatureCalibrator(ConfidenceCalibrator):
     def _learn(self, p: FloatArray, y: FloatArray, predicted: _Labels) -> None:  # noqa: ARG002
         _require_both(y)
         z = _log_odds(p)
-        self.temperature_ = 1.0 / best_inverse_temperature(
-            lambda s: float(np.mean((_sigmoid(s * z) - y) * z))
-        )
+
+        def slope(s: float) -> float:
+            gap = _sigmoid(s * z) - y
+            return float(np.mean(gap * z))
+
+        self.temperature_ = 1.0 / best_inverse_temperature(slope)
 
     def _apply(self, p: FloatArray, predicted: _Labels) -> FloatArray:  # noqa: ARG002
         return _sigmoid(_log_odds(p) / self.temperature_)
@@ -393,7 +397,7 @@ class IsotonicCalibrator(ConfidenceCalibrator):
         x = as_numbers("x", learned["x"])
         y = as_numbers("y", learned["y"])
         both = np.stack([x, y])
-        is_inside = bool(((both >= 0.0) & (both <= 1.0)).all())
+        is_inside = (both >= 0.0).all() and (both <= 1.0).all()
         rises = (np.diff(x) > 0.0).all() and (np.diff(y) >= 0.0).all()
         if x.ndim != 1 or not x.size or not is_inside or not rises:
             raise ConfigurationError("Expected the corners of a rising curve in [0, 1], got something else.")
@@ -430,13 +434,13 @@ def _logistic_fit(z: FloatArray, y: FloatArray) -> tuple[float, float]:
         return float(np.mean(np.logaddexp(0.0, t) - y * t))
 
     def gradient(w: FloatArray) -> FloatArray:
-        found: FloatArray = design.T @ (_sigmoid(design @ w) - y) / len(y)
-        return found
+        gap = _sigmoid(design @ w) - y
+        return design.T @ gap / len(y)
 
     def hessian(w: FloatArray) -> FloatArray:
         p = _sigmoid(design @ w)
-        found: FloatArray = (design.T * (p * (1.0 - p))) @ design / len(y)
-        return found
+        weighted = design.T * (p * (1.0 - p))
+        return weighted @ design / len(y)
 
     # Convex; targets strictly between 0 and 1 have a minimum.
     options = {"gtol": 1e-9, "maxiter": 500}
@@ -542,9 +546,8 @@ class PerLabelCalibrator(ConfidenceCalibrator):
         self.base = PerLabelCalibrator(learned["base"]).base
         kind = _KINDS[self.base]
         self.pooled_ = kind.from_record(learned["pooled"])
-        self.by_label_ = {
-            str(label): kind.from_record(record) for label, record in dict(learned["by_label"]).items()
-        }
+        by_label = dict(learned["by_label"])
+        self.by_label_ = {str(label): kind.from_record(record) for label, record in by_label.items()}
 
 
 def load_calibrator(path: str | Path, *, fingerprint: Fingerprint) -> ConfidenceCalibrator:
@@ -673,21 +676,23 @@ def select_calibrator(
         few = f"{right} of {len(y)} rows are right"
         reason = f"None: {few}; a calibrator is judged on at least 2 right and 2 wrong rows."
     else:
-        makers |= {name: _KINDS[name] for name in get_args(CalibratorMethod)}
+        methods = get_args(CalibratorMethod)
+        makers |= {name: _KINDS[name] for name in methods}
         if names is not None and _sufficient_labels(names, y):
-            makers |= {
-                f"{name} per label": partial(PerLabelCalibrator, name) for name in get_args(CalibratorMethod)
-            }
-        fold = stratified_folds(y, n_folds, np.random.default_rng(0 if rng is None else rng))
+            makers |= {f"{name} per label": partial(PerLabelCalibrator, name) for name in methods}
+        generator = np.random.default_rng(0 if rng is None else rng)
+        fold = stratified_folds(y, n_folds, generator)
         for name, make in makers.items():
-            losses[name] = (_held_out(make, p, y, names, fold) - y) ** 2
+            calibrated = _held_out(make, p, y, names, fold)
+            losses[name] = (calibrated - y) ** 2
     chosen = "none"
     for name, loss in losses.items():
         if paired_gain(losses[chosen], loss).helps:
             chosen = name
     predicted = None if names is None else names.tolist()
+    calibrator = makers[chosen]()
     return CalibratorSelection(
-        calibrator=makers[chosen]().fit(p, y, predicted=predicted, ids=ids),
+        calibrator=calibrator.fit(p, y, predicted=predicted, ids=ids),
         name=chosen,
         brier={name: float(loss.mean()) for name, loss in losses.items()},
         reason=reason or _reason(chosen, losses),
@@ -714,15 +719,18 @@ def _held_out(
     result = np.empty_like(p)
     for k in range(int(fold.max()) + 1):
         judged = fold == k
-        rest = None if names is None else names[~judged].tolist()
+        taught = ~judged
+        calibrator = make()
+        calibrator.fit(p[taught], y[taught], predicted=None if names is None else names[taught].tolist())
         own = None if names is None else names[judged].tolist()
-        fitted = make().fit(p[~judged], y[~judged], predicted=rest)
-        result[judged] = fitted.predict(p[judged], predicted=own)
+        result[judged] = calibrator.predict(p[judged], predicted=own)
     return result
 
 
 def _reason(chosen: str, losses: Mapping[str, FloatArray]) -> str:
-    best = chosen if chosen != "none" else min(losses, key=lambda name: float(losses[name].mean()))
+    best = chosen
+    if chosen == "none":
+        best = min(losses, key=lambda name: float(losses[name].mean()))
     rows = f"cross-validated on {len(losses['none'])} rows"
     if best == "none":
         return f"None: no candidate lowers the Brier score of {losses['none'].mean():.4f}, {rows}."

@@ -169,7 +169,8 @@ def estimate(  # noqa: PLR0913 (keyword-only options)
     counts = {}
     for code, label in enumerate(pile.labels):
         is_true = (pile.truth == code) * 1.0
-        shares[label] = _mean(is_true, pile.probabilities[:, code], pile.drawn, level=level)
+        by = pile.probabilities[:, code]
+        shares[label] = _mean(is_true, by, pile.drawn, level=level)
         counts[label] = int((pile.codes == code).sum())
     right = (pile.truth >= 0) & (pile.truth == pile.codes[pile.drawn])
     of_predicted = pile.probabilities[np.arange(len(pile)), pile.codes]
@@ -230,11 +231,12 @@ def estimate_difference(  # noqa: PLR0913 (keyword-only options)
         raise ConfigurationError(f"Expected two predictions for each row, got {n:,} and {len(second):,}.")
     if confidences is None:
         confidences = np.ones(n), np.ones(n)
-    sure, other_sure = (np.nan_to_num(_checked(values, n, n_axes=1), nan=1.0) for values in confidences)
+    checked = [_checked(values, n, n_axes=1) for values in confidences]
+    sure, other_sure = np.nan_to_num(checked, nan=1.0)
     apart = np.array([one != other for one, other in zip(first, second, strict=True)])
     names = range(n) if inputs is None else inputs
-    drawn = [row for row in rows_drawn(names, n, key=key) if apart[row]]
-    drawn = drawn[: _checked_budget(budget, n)]
+    _checked_budget(budget, n)
+    drawn = [row for row in rows_drawn(names, n, key=key) if apart[row]][:budget]
     signs = []
     for row in drawn:
         label = ask(row)
@@ -248,7 +250,9 @@ def estimate_difference(  # noqa: PLR0913 (keyword-only options)
     values = (1.0 + np.array(signs)) / 2.0
     found = _mean(values, by[apart], of_rows[drawn], level=level).interval
     share = n_apart / n
-    lower, upper, value = (share * (2.0 * end - 1.0) for end in (found.lower, found.upper, found.estimate))
+    lower = share * (2.0 * found.lower - 1.0)
+    upper = share * (2.0 * found.upper - 1.0)
+    value = share * (2.0 * found.estimate - 1.0)
     # A plain sample sees a difference in a share of its rows only.
     square = share * float(np.square(2.0 * values - 1.0).mean())
     half = max(upper - lower, 1e-12) / 2.0 / normal_quantile(level)
@@ -406,9 +410,8 @@ def _mean(values: FloatArray, by: FloatArray, drawn: IndexArray, *, level: float
     most = (known + n_pile - n) / n_pile
     value = min(max(mean, least), most)
     if n == n_pile:
-        return Estimate(
-            interval=Interval(lower=value, upper=value, level=level, estimate=value), plain_labels=n
-        )
+        exact = Interval(lower=value, upper=value, level=level, estimate=value)
+        return Estimate(interval=exact, plain_labels=n)
     plain_mean = float(values.mean())
     plain = n * plain_mean * (1.0 - plain_mean)
     rows = n * (plain + _UNSEEN) / (left + _UNSEEN)
@@ -523,15 +526,14 @@ def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimat
     _, left = _corrected(given, by, pile.drawn)
     plain = float(((given - given.mean()) ** 2).sum())
     reach = float(np.ptp(np.concatenate([hitting, wrong])))
-    left += _UNSEEN * reach**2
-    ratio = left / (plain + _UNSEEN * reach**2)
-    half = normal_quantile(level) * math.sqrt(left / n / n * (n_pile - n) / (n_pile - 1))
+    unseen = _UNSEEN * reach**2
+    left += unseen
+    ratio = left / (plain + unseen)
+    variance = left / n / n * (n_pile - n) / (n_pile - 1)
+    half = normal_quantile(level) * math.sqrt(variance)
+    lower = max(value - half, 0.0)
+    upper = min(value + half, 1.0)
     return Estimate(
-        interval=Interval(
-            lower=max(value - half, 0.0),
-            upper=min(value + half, 1.0),
-            level=level,
-            estimate=value,
-        ),
+        interval=Interval(lower=lower, upper=upper, level=level, estimate=value),
         plain_labels=_plain(n / ratio, n, n_pile),
     )

@@ -157,9 +157,8 @@ def log_losses(log_p: FloatArray, answers: NDArray[Any]) -> FloatArray:
 
     Of distributions, shape (n, L), instead of positions, it is the cross-entropy.
     """
-    found: FloatArray = (
-        log_p[np.arange(len(log_p)), answers] if answers.ndim == 1 else (answers * log_p).sum(axis=1)
-    )
+    rows = np.arange(len(log_p))
+    found: FloatArray = log_p[rows, answers] if answers.ndim == 1 else (answers * log_p).sum(axis=1)
     return -found
 
 
@@ -193,7 +192,9 @@ def paired_gain(before: FloatArray, after: FloatArray) -> PairedGain:
     """Return the decrease of the mean loss over the same n rows, from losses of shape (n,)."""
     difference = before - after
     n = len(difference)
-    error = float(difference.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    error = math.inf
+    if n > 1:
+        error = float(difference.std(ddof=1)) / math.sqrt(n)
     return PairedGain(
         before=float(before.mean()),
         after=float(after.mean()),

@@ -191,7 +191,8 @@ class LabelPriorCorrection(SavedFit):
         self._wins = nothing if guarded else None
         self._weight = 0.0
         self.n_rows_ = 0
-        self._absorb(rows, np.ones(len(rows)) if weights is None else _check_weights(weights, rows))
+        shares = np.ones(len(rows)) if weights is None else _check_weights(weights, rows)
+        self._absorb(rows, shares)
         if positions is not None and self.strength is None:
             self._learn_strength(rows, positions)
         return self
@@ -311,7 +312,8 @@ class LabelPriorCorrection(SavedFit):
         """Update the running means with weighted rows."""
         before = self._weight
         self._weight += float(weights.sum())
-        self._mean = (before * self._mean + weights @ np.exp(log_normalise(rows))) / self._weight
+        sums = weights @ np.exp(log_normalise(rows))
+        self._mean = (before * self._mean + sums) / self._weight
         if self._wins is not None:
             top = rows == rows.max(axis=1, keepdims=True)
             wins = weights @ (top / top.sum(axis=1, keepdims=True))  # ties are divided

@@ -84,7 +84,8 @@ class DistributionScaling(SavedFit):
         """
         self._require_fitted("transform")
         rows = as_rows(log_probabilities, n_labels=self.n_labels_)
-        return log_normalise(self._scaled(_logits(rows))).reshape(np.shape(log_probabilities))
+        scaled = self._scaled(_logits(rows))
+        return log_normalise(scaled).reshape(np.shape(log_probabilities))
 
     def _state(self) -> dict[str, Any]:
         return {"method": self.method, **self._learned()}
@@ -187,11 +188,17 @@ class VectorScaling(DistributionScaling):
 
     def _learn(self, rows: FloatArray, answers: IndexArray) -> None:
         n_labels = rows.shape[1]
+        start = np.stack([np.ones(n_labels), np.zeros(n_labels)])
+
+        def slope(gap: FloatArray) -> FloatArray:
+            by_weight = (gap * rows).sum(axis=0)
+            return np.stack([by_weight, gap.sum(axis=0)])
+
         found = _penalised_fit(
-            np.stack([np.ones(n_labels), np.zeros(n_labels)]),
+            start,
             answers,
             logits=lambda x: rows * x[0] + x[1],
-            slope=lambda gap: np.stack([(gap * rows).sum(axis=0), gap.sum(axis=0)]),
+            slope=slope,
             l2=self.l2,
             options={"gtol": 1e-9, "ftol": 1e-14, "maxiter": 2000},
         )
@@ -262,9 +269,10 @@ def held_out_answer_probability(
     generator = np.random.default_rng(0 if rng is None else rng)
     fold = stratified_folds(truth, min(_FOLDS, len(rows)), generator)
     order = generator.permutation(len(rows))
+    most = max(1, _MOST_FITTED // rows.shape[1])
     found = np.empty(len(rows))
     for k in range(int(fold.max()) + 1):
-        taught = order[fold[order] != k][: max(1, _MOST_FITTED // rows.shape[1])]
+        taught = order[fold[order] != k][:most]
         judged = np.flatnonzero(fold == k)
         prior = LabelPriorCorrection().fit(rows[taught], truth[taught])
         weight, offset = _matrix_scaling(prior.transform(rows[taught]), truth[taught])

@@ -138,8 +138,8 @@ def suggest_thresholds(confidence: ArrayLike, correct: ArrayLike) -> ThresholdSu
 def _family(right: FloatArray) -> tuple[ThresholdFamily, float, float]:
     """Return the usual thresholds that fit the confidence of right answers best, else ``custom``."""
     median = float(np.median(right))
-    nearest = _FAMILIES.index(_nearest(median))
-    for name, high, low in _FAMILIES[nearest:]:
+    first = _FAMILIES.index(_nearest(median))
+    for name, high, low in _FAMILIES[first:]:
         if median >= low and np.mean(right >= high) >= _PUNISHING:
             return name, high, low
     return "custom", 0.0, 0.0
@@ -440,10 +440,13 @@ def _certify_rows(
         top = 0
         started = n >= first
     else:
+        highest = check_number("start", start, "[0, 1]")
+        top = int(np.searchsorted(-candidate_thresholds(), -highest))
         # The rows that the first threshold accepts are those of the last one above it that matters.
-        top = int(np.searchsorted(-candidate_thresholds(), -check_number("start", start, "[0, 1]")))
         begin = int(np.searchsorted(cells, top, side="right")) - 1
-        started = np.arange(len(cells)) >= (begin if begin >= 0 else len(cells))
+        started = np.arange(len(cells)) >= begin
+        if begin < 0:
+            started[:] = False
     last = int(last_certified(n, k, started, target_accuracy=target, delta=level))
     if last < 0:
         missing = _additional_rows(n, k, first, target=target, delta=level)
@@ -520,15 +523,18 @@ def certify_class_thresholds(
     if unknown:
         raise ConfigurationError(f"Expected predicted labels among {legal[:8]}, got {unknown[:8]}.")
     share = level / len(legal)
-    found = {
-        label: certify_threshold(p[own], y[own], target_accuracy=target, delta=share)
-        if (own := names == label).any()
-        else CertifiedThreshold(target_accuracy=target, delta=share, n=0)
-        for label in legal
-    }
+    found = {}
+    n_accepted = 0
+    for label in legal:
+        certified = CertifiedThreshold(target_accuracy=target, delta=share, n=0)
+        own = names == label
+        if own.any():
+            certified = certify_threshold(p[own], y[own], target_accuracy=target, delta=share)
+        found[label] = certified
+        n_accepted += certified.n_accepted
     return CertifiedClassThresholds(
         thresholds=MappingProxyType(found),
-        coverage=sum(certified.n_accepted for certified in found.values()) / len(p),
+        coverage=n_accepted / len(p),
         target_accuracy=target,
         delta=level,
     )
@@ -555,7 +561,8 @@ def rows_at_thresholds(
     Of thresholds that accept the same rows only the highest matters: nothing is claimed about
     confidences never seen. Thresholds are positions in `candidate_thresholds`, ascending.
     """
-    cells, own = np.unique(np.searchsorted(-candidate_thresholds(), -confidence), return_inverse=True)
+    positions = np.searchsorted(-candidate_thresholds(), -confidence)
+    cells, own = np.unique(positions, return_inverse=True)
     n = np.bincount(own, minlength=len(cells)).cumsum()
     k = np.bincount(own[correct == 1.0], minlength=len(cells)).cumsum()
     return cells, n, k
@@ -712,18 +719,15 @@ def with_best_promise(
     """Return a certificate; one without a threshold together with the best promise that the rows bear."""
     if wanted.threshold is not None:
         return wanted
-    lower = best_promise(confidence, correct, below=wanted.target_accuracy, delta=wanted.delta, groups=groups)
+    target = wanted.target_accuracy
+    lower = best_promise(confidence, correct, below=target, delta=wanted.delta, groups=groups)
     return replace(wanted, best_promise=lower)
 
 
 def certificate_from_record(record: Mapping[str, Any]) -> CertifiedThreshold:
     """Return a certificate from the JSON values in ``calibration.json``."""
-    lower = record.get("best_promise")
-    looks = record.get("looks")
-    parts = {
-        "best_promise": None if lower is None else CertifiedThreshold(**lower),
-        "looks": None if looks is None else Looks(**looks),
-    }
+    kinds = {"best_promise": CertifiedThreshold, "looks": Looks}
+    parts = {name: kind(**record[name]) for name, kind in kinds.items() if record.get(name) is not None}
     return CertifiedThreshold(**{**record, **parts})
 
 

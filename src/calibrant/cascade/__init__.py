@@ -7,7 +7,12 @@ from calibrant.core._lazy import lazy_names
 if TYPE_CHECKING:
     from calibrant.cascade._cascade import Cascade
     from calibrant.cascade._escalation import EscalationRule
-    from calibrant.cascade._methods import register_method
+    from calibrant.cascade._methods import (
+        CascadeModelSettings,
+        CascadeSettings,
+        HybridWeights,
+        register_method,
+    )
     from calibrant.cascade._protocol import (
         Answered,
         Assessment,
@@ -18,7 +23,6 @@ if TYPE_CHECKING:
         NoEvidence,
     )
     from calibrant.cascade._rules import KeepPolicy, KeepRule, Route
-    from calibrant.cascade._settings import CascadeModelSettings, CascadeSettings, HybridWeights
     from calibrant.cascade.automix._frontier import (
         RoutingFrontier,
         RoutingPolicy,

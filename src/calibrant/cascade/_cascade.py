@@ -173,20 +173,20 @@ class Cascade(BasePredictor):
         # An optimiser starts from the prompt and the template that all models share.
         self.prompt = _common_value([member.prompt for member in members], "")
         self.user_template = _common_value([member.user_template for member in members], None)
-        opened_method = [self.method] if owns_models or isinstance(method, str) else []
-        self._owned = (*(members if owns_models else ()), *opened_method)
-        row_limits = RowLimits(
-            max_escalations=max_escalations,
-            max_tokens=max_tokens,
-            max_cost=max_cost,
-            deadline_seconds=deadline_seconds,
-        )
+        self._owned = (*members, self.method) if owns_models else ()
+        if isinstance(method, str) and not owns_models:
+            self._owned = (self.method,)
         walk = Walk(
             name=f"cascade({' -> '.join(model.label for model in asked)})",
             members=tuple(_member(model, self.method, limits) for model in asked),
             judge=Judge(method=self.method, context_of=context_of),
             policy=policy,
-            limits=row_limits,
+            limits=RowLimits(
+                max_escalations=max_escalations,
+                max_tokens=max_tokens,
+                max_cost=max_cost,
+                deadline_seconds=deadline_seconds,
+            ),
             on_error=on_error,
             prompt=self.prompt,
             user_template=self.user_template,
@@ -196,7 +196,8 @@ class Cascade(BasePredictor):
 
     def _open(self, walk: Walk, limits: Limits, journal: Journal | None) -> None:
         # The budget counts rows and costs; the gates of the members let their calls through.
-        walk.budget = CascadeBudget(limits, [member.classifier.meter for member in walk.members])
+        meters = [member.classifier.meter for member in walk.members]
+        walk.budget = CascadeBudget(limits, meters)
         self._walk = walk
         self._runner = Runner(gate=walk.budget)
         if journal is not None:
@@ -230,7 +231,8 @@ class Cascade(BasePredictor):
     @property
     def space(self) -> LogprobSpace:
         """Common log-probability space of the models; ``none`` if their spaces differ."""
-        return _common_value([member.classifier.space for member in self._walk.members], LogprobSpace.NONE)
+        spaces = [member.classifier.space for member in self._walk.members]
+        return _common_value(spaces, LogprobSpace.NONE)
 
     @property
     def row_model(self) -> Walk:
@@ -396,9 +398,10 @@ def _member(model: CascadeModel, method: ConfidenceMethod, limits: Limits | None
 
 def _member_limits(own: Limits, whole: Limits, concurrency: int | None) -> Limits:
     """Return the limits of one model: call limits of the cascade where set, else the model's own."""
+    most = filter(None, (concurrency, whole.concurrency or own.concurrency))
     return replace(
         own,
-        concurrency=min(filter(None, (concurrency, whole.concurrency or own.concurrency)), default=None),
+        concurrency=min(most, default=None),
         requests_per_minute=whole.requests_per_minute or own.requests_per_minute,
         tokens_per_minute=whole.tokens_per_minute or own.tokens_per_minute,
         call_seconds=whole.call_seconds or own.call_seconds,

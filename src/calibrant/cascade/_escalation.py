@@ -127,8 +127,9 @@ class _PlannedPolicy(Policy):
         return not self.verifies(position, seen)
 
     def with_score(self, seen: Seen, position: int, assessed: Assessment) -> Seen:
-        (step,) = bin_numbers(np.array([assessed.confidence]), self.plan.k[position])
-        return (*seen, (position, int(step)))
+        steps = self.plan.k[position]
+        (number,) = bin_numbers([assessed.confidence], steps).tolist()
+        return (*seen, (position, number))
 
     def accepts(self, position: int, assessed: Assessment, label: str | None, text: str, seen: Seen) -> bool:  # noqa: ARG002
         return self.plan.actions[seen] == CascadeAction(kind="report", model=position)
@@ -177,17 +178,19 @@ def open_policy(  # noqa: PLR0913  (keyword-only options)
     judged = count if verify_last else count - 1
     limits = limits[:judged]
     native = native[:judged]
+    labels = classifiers[0].labels.labels
+    # Without a threshold of its own the last model's answer is taken.
+    missing = [0.0] * (count - len(limits))
     return Policy(
         count=count,
         rules=_rules(routers, native, limits),
-        # Without a threshold of its own the last model's answer is taken.
-        thresholds=None if routers else (*limits, *[0.0] * (count - len(limits))),
+        thresholds=None if routers else (*limits, *missing),
         calibrators=apply,
         verify_last=verify_last,
         description={
             "thresholds": None if routers else limits,
             "native_thresholds": native,
-            "meta_verifiers": [_route_record(router, classifiers[0].labels.labels) for router in routers],
+            "meta_verifiers": [_route_record(router, labels) for router in routers],
             "calibrators": fitted,
             "verify_last": verify_last,
         },
@@ -222,7 +225,8 @@ def _check_one_of(**options: object) -> None:
 def _plan_record(plan: CascadePolicy) -> JsonObject:
     """Return the number of models and a digest of all actions."""
     actions = sorted((seen, action.kind, action.model) for seen, action in plan.actions.items())
-    return {"models": len(plan.k) + 1, "sha256": sha256_of(json.dumps([plan.k, actions]))}
+    text = json.dumps([plan.k, actions])
+    return {"models": len(plan.k) + 1, "sha256": sha256_of(text)}
 
 
 def _at_least(limit: float, unit: str) -> _Rule:
@@ -258,11 +262,13 @@ def _is_complete(plan: CascadePolicy) -> bool:
     reached: list[Seen] = [()]
     for seen in reached:  # grows on the way
         action = plan.actions.get(seen)
-        last = len(plan.k) - (0 if action is None or action.kind == "report" else 1)
-        if action is None or not 0 <= action.model <= last:
+        if action is None or not 0 <= action.model <= len(plan.k):
             return False
         if action.kind == "verify":
-            reached += [(*seen, (action.model, step)) for step in range(plan.k[action.model] + 1)]
+            if action.model == len(plan.k):  # nobody verifies the last model
+                return False
+            bins = range(plan.k[action.model] + 1)
+            reached += [(*seen, (action.model, number)) for number in bins]
     return True
 
 
@@ -298,12 +304,13 @@ def _routers(
 ) -> tuple[EscalationRule, ...]:
     if rules is None:
         return ()
+    judged = count - 1
     if isinstance(rules, KeepRule) and rules.splits:  # every model ranks the texts by itself
-        rules = [replace(rules, key=key) for key in tie_keys(rules.key, count - 1)]
-    routers = tuple(rules) if isinstance(rules, Sequence) else (rules,) * (count - 1)
-    if len(routers) != count - 1 or not routers:
+        rules = [replace(rules, key=key) for key in tie_keys(rules.key, judged)]
+    routers = tuple(rules) if isinstance(rules, Sequence) else (rules,) * judged
+    if len(routers) != judged or not routers:
         raise ConfigurationError(
-            f"Expected one meta_verifier per model but the last, {count - 1}, got {len(routers)}."
+            f"Expected one meta_verifier per model but the last, {judged}, got {len(routers)}."
         )
     for router in routers:
         if not callable(getattr(router, "route", None)):

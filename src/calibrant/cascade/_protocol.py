@@ -10,6 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import (
     Any,
     ClassVar,
@@ -380,9 +381,10 @@ class CascadeModel:
             raise ConfigurationError(
                 f"Expected a Classifier as a model of a cascade, got {type(self.classifier).__name__}: {hint}."
             )
-        for name, interval in (("cost", "[0, inf)"), ("quality", "(0, 1]"), ("concurrency", "[1, inf)")):
-            if getattr(self, name) is not None:
-                check_number(f"the {name} of {self.label!r}", getattr(self, name), interval)
+        intervals = {"cost": "[0, inf)", "quality": "(0, 1]", "concurrency": "[1, inf)"}
+        for name, interval in intervals.items():
+            if (value := getattr(self, name)) is not None:
+                check_number(f"the {name} of {self.label!r}", value, interval)
         if self.size is not None:
             _parse_size(self.size, model=self.label)
 
@@ -397,7 +399,8 @@ class CascadeModel:
         if self.size is not None:
             return _parse_size(self.size, model=self.label)
         # The last part of a path: llamacpp:/models/70b/SmolLM2-135M.gguf has 0.135.
-        match = _NAMED.search(re.split(r"[/\\]", self.classifier.name)[-1])
+        *_, file = re.split(r"[/\\]", self.classifier.name)
+        match = _NAMED.search(file)
         if match is None:
             return None
         experts = int(match[1] or 1)
@@ -437,11 +440,10 @@ def with_names(given: Sequence[Classifier | CascadeModel]) -> tuple[CascadeModel
     unique: list[CascadeModel] = []
     for model, label in zip(models, labels, strict=True):
         name = label
-        number = 1
-        # Two prompts of one model: the first, the second, ...
-        while model.name is None and (name in taken or (number == 1 and labels.count(label) > 1)):
-            name = f"{label} #{number}"
-            number += 1
+        if model.name is None and (label in taken or labels.count(label) > 1):
+            # Two prompts of one model: the first, the second, ...
+            numbered = (f"{label} #{number}" for number in count(1))
+            name = next(one for one in numbered if one not in taken)
         taken.add(name)
         unique.append(replace(model, name=name))
     return tuple(unique)

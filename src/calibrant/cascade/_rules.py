@@ -78,7 +78,7 @@ class KeepRule:
         """Return the rule that keeps some bins of confidence; `lower` holds the lower ends of all bins."""
         edges = []
         kept = [bool(keeps[0])]
-        for edge, keep in zip(lower[1:], keeps[1:], strict=True):
+        for edge, keep in zip(lower, keeps, strict=True):
             if keep != kept[-1]:
                 edges.append(float(edge))
                 kept.append(bool(keep))
@@ -170,12 +170,9 @@ class KeepRule:
     def from_record(cls, record: Mapping[str, Any]) -> Self:
         """Return the rule from a record of `to_record`; KeyError, TypeError or ValueError if damaged."""
         if "tied_share" in record:
-            return cls.from_threshold(
-                record["threshold"], tied_share=float(record["tied_share"]), key=record["key"]
-            )
-        return cls(
-            edges=tuple(float(edge) for edge in record["edges"]), keeps=tuple(map(bool, record["keeps"]))
-        )
+            share = float(record["tied_share"])
+            return cls.from_threshold(record["threshold"], tied_share=share, key=record["key"])
+        return cls(edges=tuple(map(float, record["edges"])), keeps=tuple(map(bool, record["keeps"])))
 
 
 _StoredRule = Annotated[
@@ -284,19 +281,22 @@ class KeepPolicy:
                 f"Expected confidences of at least {max(self.members) + 1} models for the policy {self.name!r}, got "
                 f"shape {p.shape}."
             )
-        u = None if ranks is None or not self.splits else np.asarray(ranks, dtype=np.float64)
-        if u is not None and u.shape != (len(self.rules), p.shape[1]):
-            raise ConfigurationError(
-                f"Expected ranks of shape {(len(self.rules), p.shape[1])}, one row for each rule of the policy "
-                f"{self.name!r}, as KeepPolicy.ranks returns them, got {u.shape}."
-            )
+        n = p.shape[1]
+        by_rule: Sequence[FloatArray | None] = [None] * len(self.rules)
+        if ranks is not None and self.splits:
+            u = np.asarray(ranks, dtype=np.float64)
+            if u.shape != (len(self.rules), n):
+                raise ConfigurationError(
+                    f"Expected ranks of shape {(len(self.rules), n)}, one row for each rule of the policy "
+                    f"{self.name!r}, as KeepPolicy.ranks returns them, got {u.shape}."
+                )
+            by_rule = list(u)
         asked = np.zeros(p.shape, dtype=np.bool_)
-        answered = np.full(p.shape[1], self.members[-1], dtype=np.intp)
-        reaching = np.ones(p.shape[1], dtype=np.bool_)
-        for place, rule in enumerate(self.rules):
-            member = self.members[place]
+        answered = np.full(n, self.members[-1], dtype=np.intp)
+        reaching = np.ones(n, dtype=np.bool_)
+        for member, rule, own in zip(self.members, self.rules, by_rule, strict=False):
             asked[member] = reaching
-            kept = reaching & rule.accepts(p[member], None if u is None else u[place])
+            kept = reaching & rule.accepts(p[member], own)
             answered[kept] = member
             reaching = reaching & ~kept
         asked[self.members[-1]] = reaching

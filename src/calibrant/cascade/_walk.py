@@ -188,7 +188,7 @@ class Judge:
     context_of: ContextOf | None = None
     journal: Journal | None = None
     _warned: bool = field(default=False, init=False)
-    _settings: dict[tuple[int, str, str | None], str] = field(default_factory=dict, init=False)
+    _settings: dict[tuple[object, ...], str] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         context = self.context_of
@@ -283,14 +283,15 @@ class Judge:
 
     def _key(self, query: Query, answered: Answered, described: Record) -> str:
         """Return a digest of everything that can change the assessment."""
-        about = (id(described), query.prompt, query.user_template)
+        asked = [query.prompt, query.user_template]
+        about = (id(described), *asked)
         # Settings take longer to write than texts, and rarely change.
         if about not in self._settings:
-            settings = ["assessment", dict(described), *about[1:], dict(self.method.describe())]
+            settings = ["assessment", dict(described), *asked, dict(self.method.describe())]
             self._settings[about] = json.dumps(settings, sort_keys=True, default=repr)
-        texts = [query.text, answered.prediction.text, answered.prediction.label, answered.context]
-        subject = self._settings[about] + json.dumps(texts)
-        return sha256_of(subject)
+        given = answered.prediction
+        texts = [query.text, given.text, given.label, answered.context]
+        return sha256_of(self._settings[about] + json.dumps(texts))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -416,11 +417,12 @@ class Walk:
 
     def describe(self, prompt: str, user_template: str | None) -> Record:
         """Return the settings that can change a prediction under a prompt and a user template."""
+        asked = Query(prompt=prompt, text="", user_template=user_template)
         models = []
         for member in self.members:
-            query = self._query_for(Query(prompt=prompt, text="", user_template=user_template), member)
-            own = {"prompt": query.prompt, "user_template": query.user_template}
-            models.append({**member.classifier.describe(), **own, "name": member.label, "free": member.free})
+            query = self._query_for(asked, member)
+            own = {"prompt": query.prompt, "user_template": query.user_template, "name": member.label}
+            models.append({**member.classifier.describe(), **own, "free": member.free})
         return {
             "scoring": "cascade",
             "labels": self.members[0].classifier.labels.labels,
@@ -483,10 +485,10 @@ class Walk:
             return False
         if prediction.accepted:
             return True
-        late = self.limits.deadline_seconds is not None and len(prediction.steps) < len(self.members)
-        return not late and not any(
-            step.outcome is Outcome.ERROR or step.verdict is Verdict.NO_EVIDENCE for step in prediction.steps
-        )
+        steps = prediction.steps
+        if self.limits.deadline_seconds is not None and len(steps) < len(self.members):
+            return False
+        return not any(step.outcome is Outcome.ERROR or step.verdict is Verdict.NO_EVIDENCE for step in steps)
 
     async def predict(self, query: Query) -> Prediction:
         """Return the first accepted answer, or else the answer with the highest confidence.
@@ -504,7 +506,8 @@ class Walk:
             # Limits are looked at between calls: one that is under way is paid for already.
             if row.steps and self._is_stopped(row):
                 break
-            if await self._step(row, position, self._query_for(query, self.members[position])):
+            own = self._query_for(query, self.members[position])
+            if await self._step(row, position, own):
                 break
             position = self.policy.next_model(position, row.seen)
         return self._result(row)
@@ -519,8 +522,9 @@ class Walk:
         )
         if reason:
             row.stopped = f"the next model was not asked: {reason}"
-            reasons = filter(None, (row.steps[-1].reason, row.stopped))
-            row.steps[-1] = replace(row.steps[-1], reason="; ".join(reasons))
+            last = row.steps.pop()
+            reasons = filter(None, (last.reason, row.stopped))
+            row.steps.append(replace(last, reason="; ".join(reasons)))
         return bool(reason)
 
     def _query_for(self, query: Query, member: CascadeMember) -> Query:
@@ -565,7 +569,7 @@ class Walk:
     async def _ask(self, row: _RowState, position: int, query: Query) -> Prediction:
         member = self.members[position]
         classifier = member.classifier
-        client = member.classifier.client
+        client = classifier.client
         call = classifier.answer(query)
         verified = self.policy.verifies(position, row.seen)
         try:
@@ -591,11 +595,8 @@ class Walk:
         classifier = member.classifier
         if (query.prompt, query.user_template) != (classifier.prompt, classifier.user_template):
             classifier = classifier.with_prompt(query.prompt, user_template=query.user_template)
-        answered = Answered(
-            question=query.text if query.user_template is None else query.messages()[1]["content"],
-            prediction=answer,
-            classifier=classifier,
-        )
+        question = query.text if query.user_template is None else query.messages()[1]["content"]
+        answered = Answered(question=question, prediction=answer, classifier=classifier)
         try:
             assessed = await self._in_time(row, self.judge.assess(query, answered, member.described))
         except ProviderError as error:
@@ -609,8 +610,9 @@ class Walk:
         seconds = self.limits.deadline_seconds
         if seconds is None:
             return await work
+        left = seconds - (perf_counter() - row.started)
         # This timeout of ours is told from one that the model raises.
-        deadline = asyncio.timeout(max(0.0, seconds - (perf_counter() - row.started)))
+        deadline = asyncio.timeout(max(0.0, left))
         try:
             async with deadline:
                 return await work
@@ -741,5 +743,6 @@ def _refusal(row: _RowState) -> str:
     )
     # An escalated step's reason is the verifier's own, and belongs to that step alone.
     reasons = [row.stopped if step.verdict is Verdict.ESCALATED else step.reason for step in row.steps]
-    more = "; ".join(dict.fromkeys(filter(None, reasons)))
+    different = dict.fromkeys(filter(None, reasons))
+    more = "; ".join(different)
     return f"{doubt}: {more}" if more else doubt

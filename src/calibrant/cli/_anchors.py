@@ -46,7 +46,8 @@ def anchors(options: Compare, count: int) -> None:
     chosen = choose_anchors(rows, count)
     place = {} if options.api_base is None else {"api_base": options.api_base}
     # No cache and no journal: what was answered before is what today's answers are compared with.
-    with contextlib.closing(open_tuned(from_run(run, task=options.task), options=place)) as classifier:
+    tuned = from_run(run, task=options.task)
+    with contextlib.closing(open_tuned(tuned, options=place)) as classifier:
         say(_announcement(rows, chosen, classifier))
         found = ask_anchors(rows, classifier, count=count)
     if kept is not None:
@@ -107,8 +108,7 @@ def _lines(found: AnchorComparison, model: str) -> Iterator[str]:
 
 
 def _changed_line(one: Anchor) -> str:
-    then, now = (
-        f"{label or '-'} {number(sure)}"
-        for label, sure in ((one.label, one.confidence), (one.label_now, one.confidence_now))
-    )
-    return f"  row {one.index}: {then} then, {now} now: {' '.join(one.input.split())[:_TEXT]}"
+    then = f"{one.label or '-'} {number(one.confidence)}"
+    now = f"{one.label_now or '-'} {number(one.confidence_now)}"
+    text = " ".join(one.input.split())
+    return f"  row {one.index}: {then} then, {now} now: {text[:_TEXT]}"

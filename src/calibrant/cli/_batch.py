@@ -29,19 +29,9 @@ if TYPE_CHECKING:
     from calibrant.evaluation._provider_batch import BatchReport
 
 
-def refuse_limits(names: list[str]) -> None:
-    """Raise ConfigurationError if limits of single calls are named for a batch job."""
-    if names:
-        raise ConfigurationError(
-            f"Expected no --{names[0].replace('_', '-')} with --engine batch, whose pace and price are the provider's: "
-            "leave it out."
-        )
-
-
 def submit(options: Submit) -> None:
     """Submit the rows of a task's split, or those of a file."""
     file = options.file
-    out = options.out
     if file is not None and options.split is not None:
         raise ConfigurationError("Expected --split or --file, got both: leave one out.")
     loaded = asked_task(Task.from_file(options.task), options)
@@ -58,11 +48,12 @@ def submit(options: Submit) -> None:
     with contextlib.closing(opened) as classifier:
         chosen = prompted(classifier, loaded.head, PromptedOptions(prompt=options.prompt))
         single = as_classifier(chosen, to_use="batch interface")
-        report = evaluation.submit_batch(single, rows, out=out)
-        record_run(out, [(loaded, None)], prompt_for_all=options.prompt is not None)
-        write_demonstrations(chosen, out)
+        report = evaluation.submit_batch(single, rows, out=options.out)
+        record_run(options.out, [(loaded, None)], prompt_for_all=options.prompt is not None)
+        write_demonstrations(chosen, options.out)
     if file is not None and file.suffix.lower() != ".txt":
-        LabelJob(source=options.task, data=file, text=loaded.columns.input).save(out)
+        job = LabelJob(source=options.task, data=file, text=loaded.columns.input)
+        job.save(options.out)
     _print_submission(report)
 
 
@@ -99,7 +90,7 @@ def _written_labels(directory: Path) -> DecidedLabels:
     """Write the labels of a collected job; the source and the data are read again."""
     job = LabelJob.load(directory)
     source = source_of(job.source, PromptedOptions())
-    columns = Columns(csv=source.task.columns.csv)
+    columns = Columns(csv=source.task.columns.csv)  # a batch reads no context, and labels need no identifiers
     rows = unlabelled(job.data, text=job.text, columns=columns, limit=job.limit)
     for _ in rows:  # finds the columns
         pass
@@ -126,7 +117,8 @@ def _file_rows(task: Task, file: Path) -> Iterable[Example]:
         return UnlabelledTexts(texts)
     first = next(read_rows(file, csv=columns.csv, column=columns.input))
     if columns.answer not in first.values:
-        return unlabelled(file, text=columns.input, columns=Columns(csv=columns.csv, row_id=columns.row_id))
+        own = Columns(csv=columns.csv, row_id=columns.row_id)
+        return unlabelled(file, text=columns.input, columns=own)
     source = DataSource(path=file, columns=columns)
     return evaluation.Dataset(source=source, labels=LabelSet.of(task.labels))
 

@@ -14,10 +14,8 @@ from typing import Final, cast
 
 from calibrant import serving
 from calibrant.calibration._asked import Metric
-from calibrant.calibration._estimates import Estimate as Estimated
-from calibrant.calibration._estimates import PileEstimate
-from calibrant.cli._commands import Certify, Estimate, PromiseOptions
-from calibrant.cli._commands import Review as ReviewOptions
+from calibrant.calibration._estimates import Estimate, PileEstimate
+from calibrant.cli._commands import Certify, EstimateOptions, PromiseOptions, ReviewOptions
 from calibrant.cli._tables import aligned, print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._rows import ENDINGS
@@ -26,9 +24,9 @@ from calibrant.evaluation._asked import (
     DECIDED,
     NO_LABEL,
     TASKS,
-    Answer,
     AnswerFile,
     AskedRows,
+    LabelSource,
     certify_saved,
 )
 from calibrant.evaluation._estimated import EstimatedRows, estimate_saved
@@ -70,7 +68,7 @@ def metric_of(options: PromiseOptions) -> tuple[Metric, str | None]:
     return "recall", options.recall
 
 
-def answers_of(options: Certify | Estimate, rows: SavedRows) -> AnswerFile:
+def answers_of(options: Certify | EstimateOptions, rows: SavedRows) -> AnswerFile:
     """Read the file of the answers: a person's, or that in the directory of the output."""
     path = _person_file(options.ask)
     if path is not None and path.suffix.lower() not in (".csv", TASKS):
@@ -91,7 +89,7 @@ def _person_file(ask: str) -> Path | None:
     return path
 
 
-def answerer(options: Certify | Estimate, stack: ExitStack) -> Answer | None:
+def answerer(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSource | None:
     """Return the source of labels: a larger model, or a command; None for a person."""
     if _person_file(options.ask) is not None:
         return None
@@ -122,7 +120,7 @@ def answerer(options: Certify | Estimate, stack: ExitStack) -> Answer | None:
     return answer
 
 
-def _of_model(options: Certify | Estimate, stack: ExitStack) -> Answer:
+def _of_model(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSource:
     from calibrant.inference._classifier import Classifier
     from calibrant.tuned._task_record import read_run_settings, task_from_record, with_model_alone
 
@@ -161,7 +159,7 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
     yield f"Files in {options.out}: {CERTIFICATE}, {DECIDED}"
 
 
-def estimate(options: Estimate) -> None:
+def estimate(options: EstimateOptions) -> None:
     """Ask for the labels, write the files and print the estimates."""
     rows = SavedRows.load(options.predictions)
     other = None if options.against is None else SavedRows.load(options.against)
@@ -174,7 +172,7 @@ def estimate(options: Estimate) -> None:
     print_output(found.to_record(), _estimate_lines(found, options, file), as_json=options.as_json)
 
 
-def _estimate_lines(found: EstimatedRows, options: Estimate, file: AnswerFile) -> Iterator[str]:
+def _estimate_lines(found: EstimatedRows, options: EstimateOptions, file: AnswerFile) -> Iterator[str]:
     given = f"{found.labels_used:,} labels used" if found.labels_used else "no label given yet"
     yield f"{found.rows.name}: {len(found.rows):,} rows; {given}"
     if found.pile is not None:
@@ -193,33 +191,23 @@ def _estimate_lines(found: EstimatedRows, options: Estimate, file: AnswerFile) -
 
 
 def _pile_lines(pile: PileEstimate, n: int) -> Iterator[str]:
-    yield from aligned(
-        [
-            ("label", "share", "95 % interval", "predicted", "plain sample"),
-            *(
-                (label, *_cells(found, predicted=f"{pile.predicted[label] / n:.1%}"))
-                for label, found in pile.shares.items()
-            ),
-            ("accuracy", *_cells(pile.accuracy, predicted="")),
-            ("macro F1", *_cells(pile.macro_f1, predicted="", form=".3f")),
-        ]
-    )
+    table = [["label", "share", "95 % interval", "predicted", "plain sample"]]
+    for label, found in pile.shares.items():
+        predicted = f"{pile.predicted[label] / n:.1%}"
+        table.append([label, *_cells(found, predicted=predicted)])
+    table.append(["accuracy", *_cells(pile.accuracy, predicted="")])
+    table.append(["macro F1", *_cells(pile.macro_f1, predicted="", form=".3f")])
+    yield from aligned(table)
     yield "plain sample: labels that an interval so narrow takes without the predictions."
 
 
-def _cells(
-    found: Estimated, *, predicted: str | None = None, form: str = ".1%", sign: str = ""
-) -> tuple[str, ...]:
+def _cells(found: Estimate, *, predicted: str | None = None, form: str = ".1%", sign: str = "") -> list[str]:
+    form = sign + form
     interval = found.interval
-    estimate, lower, upper = (
-        format(end, sign + form) for end in (interval.estimate, interval.lower, interval.upper)
-    )
-    return (
-        estimate,
-        f"{lower} to {upper}",
-        *(() if predicted is None else (predicted,)),
-        f"{found.plain_labels:,}",
-    )
+    cells = [f"{interval.estimate:{form}}", f"{interval.lower:{form}} to {interval.upper:{form}}"]
+    if predicted is not None:
+        cells.append(predicted)
+    return [*cells, f"{found.plain_labels:,}"]
 
 
 def review(options: ReviewOptions) -> None:

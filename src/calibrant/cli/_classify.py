@@ -51,7 +51,10 @@ def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str |
             raise ConfigurationError(
                 f"Expected --text in UTF-8, got {text!r:.80}: put it into a UTF-8 file and pass --file."
             ) from error
-    return [*texts, *([] if file is None else read_texts(file, columns=task.columns))]
+    given: list[str | TextWithContext] = [*texts]
+    if file is not None:
+        given += read_texts(file, columns=task.columns)
+    return given
 
 
 def print_predictions(
@@ -91,7 +94,7 @@ def print_predictions(
             found = waiting.pop(printed)
             decision = None if tuned is None else tuned.decide(found)
             line = _line(shown, found, decision, as_json=as_json, with_model=with_model)
-            sys.stdout.write(line + "\n")
+            sys.stdout.write(f"{line}\n")
             printed += 1
         sys.stdout.flush()
 
@@ -109,9 +112,13 @@ def _line(
     text: str, prediction: Prediction, decision: Decision | None, *, as_json: bool, with_model: bool
 ) -> str:
     if as_json:
-        more = {} if decision is None else {"calibrated": decision.calibrated, "decision": decision.name}
-        return json.dumps({**_record(text, prediction), **more}, ensure_ascii=False)
-    shown = f"{_answering_model(prediction)}\t{_shorten(text)}" if with_model else _shorten(text)
+        record = _record(text, prediction)
+        if decision is not None:
+            record |= {"calibrated": decision.calibrated, "decision": decision.name}
+        return json.dumps(record, ensure_ascii=False)
+    shown = _shorten(text)
+    if with_model:
+        shown = f"{_answering_model(prediction)}\t{shown}"
     if prediction.outcome is not Outcome.OK:
         return f"{prediction.outcome.value}\t-\t{shown}\t({' '.join(prediction.reason.split())})"
     sure = prediction.confidence if decision is None else decision.final_confidence
@@ -137,11 +144,11 @@ def _answering_model(prediction: Prediction) -> str:
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:
     """Return a text's prediction as JSON values, without the fields of labelled rows."""
     record = row_record(0, Example(input=text, answer=""), prediction)
+    for name in ("index", "answer", "correct", "sketch"):
+        record.pop(name, None)
     for part in record.get("parts", ()):
         del part["correct"]
-    return {
-        name: value for name, value in record.items() if name not in {"index", "answer", "correct", "sketch"}
-    }
+    return record
 
 
 def _shorten(text: str, limit: int = 80) -> str:

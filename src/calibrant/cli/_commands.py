@@ -463,8 +463,8 @@ class Certify(PromiseOptions):
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._certify:review", example="calibrant review mine/labelled --certify")
-class Review(PromiseOptions):
+@command(app, "calibrant.cli._certify:review", "review", example="calibrant review mine/labelled --certify")
+class ReviewOptions(PromiseOptions):
     """Decide on rows in the browser: those to review, likely mislabelled, escalated, or asked for by a promise.
 
     Attributes
@@ -513,9 +513,10 @@ class Distill:
 @command(
     app,
     "calibrant.cli._certify:estimate",
+    "estimate",
     example="calibrant estimate mine/labelled --budget 100 --ask answers.csv --out mine/estimated",
 )
-class Estimate:
+class EstimateOptions:
     """Estimate shares of labels, accuracy and macro F1 of a labelled file, from true labels of some of its rows.
 
     Attributes

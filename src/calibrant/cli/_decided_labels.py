@@ -68,8 +68,10 @@ class LabelJob:
         StateError
             It cannot be written.
         """
-        places = {"source": str(self.source.resolve()), "data": str(self.data.resolve())}
-        write_record(directory / NOTE, {**asdict(self), **places}, kind=_KIND, version=_VERSION)
+        record = asdict(self)
+        for name in ("source", "data"):
+            record[name] = str(record[name].resolve())
+        write_record(directory / NOTE, record, kind=_KIND, version=_VERSION)
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -82,8 +84,9 @@ class LabelJob:
         """
         record = read_record(directory / NOTE, kind=_KIND, version=_VERSION, make="submit the job")
         del record["kind"], record["version"]
-        places = {"source": Path(record["source"]), "data": Path(record["data"])}
-        return cls(**{**record, **places})
+        for name in ("source", "data"):
+            record[name] = Path(record[name])
+        return cls(**record)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,22 +193,17 @@ _EMBEDDED = "embedded, no key needed"
 
 def models(options: Models) -> None:
     """Print the embedded models with their state, then the other forms of names."""
-    known = local_models()
-    forms = name_forms()
-    records = [
-        {**asdict(model), "path": str(model.path or ""), "pattern": False, "description": _EMBEDDED}
-        for model in known
-    ]
-    patterns = [
-        {"name": form.name, "pattern": True, "description": form.description, "needs": form.needs}
-        for form in forms
-    ]
+    records: list[dict[str, Any]] = []
     # Plain lines, never wrapped: the commands are there to be copied.
     lines: list[str] = []
-    for model in known:
+    for model in local_models():
+        own = {"path": str(model.path or ""), "pattern": False, "description": _EMBEDDED}
+        records.append({**asdict(model), **own})
         state = f"ready: {model.path}" if model.installed else f"missing, run: {model.install_command}"
         lines += [model.name, f"    {_EMBEDDED}", f"    {state}"]
-    for form in forms:
+    for form in name_forms():
+        about = {"description": form.description, "needs": form.needs}
+        records.append({"name": form.name, "pattern": True, **about})
         state = f"needs: {form.needs}" if form.needs else f"ready: {form.ready}"
         lines += [form.name, f"    {form.description}", f"    {state}"]
-    print_output(records + patterns, lines, as_json=options.as_json)
+    print_output(records, lines, as_json=options.as_json)

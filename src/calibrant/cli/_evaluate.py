@@ -23,7 +23,8 @@ from calibrant.core._predictor import Limits, Stop
 from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
 from calibrant.evaluation._cache import default_cache
-from calibrant.evaluation._data import UnlabelledTexts, asked_as_before
+from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
+from calibrant.evaluation._evaluator import BatchEvaluator
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JournalAfterSearch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
     from calibrant.core._settings import DemonstrationSettings
     from calibrant.evaluation._history import HistoryEntry, RunScope
+    from calibrant.evaluation._label import LabelFile
     from calibrant.heads._head import Head
     from calibrant.inference._base import BasePredictor
 
@@ -60,23 +62,17 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
     with contextlib.closing(source.open(limits=run_limits(loaded, options))) as opened:
         classifier = asked_as_before(opened, options.out)
-        history = _history(loaded, options, classifier)
-        at_once = options.engine == "local" and classifier.in_process
-        with (
-            interruptible(at_once=at_once) as stop,
-            EvaluationDisplay() as display,
-            resume_hint(options.out),
-        ):
-            result = _run(source, options, classifier, rows, on_progress=display, stop=stop)
+        history = None if options.history is None else evaluation.EvaluationHistory(options.history)
+        _scope(loaded, options, classifier)  # a name that cannot be stored costs no call
+        result, stop = answer_rows(source, options, classifier, rows)
         write_down(source, options.out, classifier)
-        if history is not None:  # how the model is asked belongs to the scope, and is known now
-            history = history[0], _scope(loaded, options, classifier)
+        scope = _scope(loaded, options, classifier)  # with how the model is asked, which is known now
         if options.parquet and result.metrics.complete:
             from calibrant.evaluation._parquet import write_parquet
 
             write_parquet(options.out / "predictions.jsonl", options.out / "predictions.parquet")
         routing = routing_stats(loaded, classifier)
-    entry, problem = _recorded(history, result)
+    entry, problem = _recorded(history, scope, result)
     print_result(
         result,
         loaded,
@@ -95,13 +91,13 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
 
 
 def _recorded(
-    history: tuple[evaluation.EvaluationHistory, RunScope] | None, result: evaluation.EvaluationResult
+    history: evaluation.EvaluationHistory | None, scope: RunScope | None, result: evaluation.EvaluationResult
 ) -> tuple[HistoryEntry | None, StateError | None]:
     """Add a complete run to the history; return its entry, and the error that kept it out."""
-    if history is None or result.directory is None or not result.metrics.complete:
+    if history is None or scope is None or result.directory is None or not result.metrics.complete:
         return None, None
     try:
-        return history[1].record(history[0], result, result.directory), None
+        return scope.record(history, result, result.directory), None
     except StateError as error:  # the numbers are printed first
         return None, error
 
@@ -111,9 +107,10 @@ def _lines_beside(
 ) -> list[str]:
     """Return lines on what the run's certificate accepts, and on the baselines."""
     # Without --run, the source may be a run itself.
-    accepted = acceptance_lines(result, run=options.run or options.task)
+    lines = acceptance_lines(result, run=options.run or options.task)
     head = classifier.head if isinstance(classifier, inference.Classifier) else None
-    return [*accepted, *baseline_lines(result, task, file=options.file, split=options.split, head=head)]
+    lines += baseline_lines(result, task, file=options.file, split=options.split, head=head)
+    return lines
 
 
 def _gate(text: str) -> tuple[str, float]:
@@ -158,11 +155,9 @@ def labelled_rows(task: Task, file: Path | None, split: str, *, limit: int | Non
 
 def run_limits(task: Task, options: RunOptions) -> Limits:
     """Return the limits that the options name; without --concurrency, the concurrency of the task's model."""
-    concurrency = options.concurrency
-    if concurrency is None:
-        concurrency = task.model.concurrency
+    own = task.model.concurrency
     return Limits(
-        concurrency=concurrency,
+        concurrency=own if options.concurrency is None else options.concurrency,
         max_cost=options.max_cost,
         requests_per_minute=options.requests_per_minute,
         tokens_per_minute=options.tokens_per_minute,
@@ -171,24 +166,17 @@ def run_limits(task: Task, options: RunOptions) -> Limits:
     )
 
 
-def _history(
-    task: Task, options: Evaluate, classifier: BasePredictor
-) -> tuple[evaluation.EvaluationHistory, RunScope] | None:
-    """Return the history to add the run to, and the run's scope; None without ``--history``."""
+def _scope(task: Task, options: Evaluate, classifier: BasePredictor) -> RunScope | None:
+    """Return the scope of a run, whose names are checked; None without ``--history``."""
     if options.history is None:
         return None
-    return evaluation.EvaluationHistory(options.history), _scope(task, options, classifier)
-
-
-def _scope(task: Task, options: Evaluate, classifier: BasePredictor) -> RunScope:
-    """Return the scope of a run, whose names are checked."""
     from calibrant.evaluation._history import RunScope  # other runs do without a history
 
     return RunScope.of(classifier, account_id=options.account, task=task.name, profile_name=options.profile)
 
 
 @contextlib.contextmanager
-def resume_hint(out: Path) -> Iterator[None]:
+def _resume_hint(out: Path) -> Iterator[None]:
     """Print a hint to resume after a provider error."""
     try:
         yield
@@ -199,37 +187,39 @@ def resume_hint(out: Path) -> Iterator[None]:
         raise
 
 
-def _run(
+def answer_rows(
     source: Source,
-    options: Evaluate,
+    options: RunOptions,
     classifier: BasePredictor,
-    rows: evaluation.Dataset,
-    *,
-    on_progress: EvaluationDisplay,
-    stop: Stop,
-) -> evaluation.EvaluationResult:
-    """Evaluate in this process or on a Ray cluster."""
-    if options.engine == "ray":
-        return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
-    limits = run_limits(source.task, options)
+    rows: evaluation.Dataset | UnlabelledTexts,
+    file: LabelFile | None = None,
+) -> tuple[evaluation.EvaluationResult, Stop]:
+    """Evaluate rows, or label them into a file, here or on a Ray cluster; return the result, and what can stop it."""
+    is_local = options.engine == "local"
+    phase = "evaluate" if file is None else "label"
     about = {"task": source.task.name}
-    with opened_cache(source, options) as cache:
-        evaluator = evaluation.BatchEvaluator(classifier, limits=limits, cache=cache)
-        result = evaluator.evaluate(rows, out=options.out, about=about, on_progress=on_progress, stop=stop)
-        return with_opening(result, classifier)
-
-
-def with_opening(
-    result: evaluation.EvaluationResult, classifier: BasePredictor
-) -> evaluation.EvaluationResult:
-    """Return a result whose meter also counts the vectors that recognised a model when it was opened."""
-    if result.meter is not None:
-        result.meter.charge_vectors(classifier.meter.vectors)
-    return result
+    with (
+        interruptible(at_once=is_local and classifier.in_process) as stop,
+        EvaluationDisplay(phase) as display,
+        _resume_hint(options.out),
+    ):
+        if not is_local:
+            return _on_cluster(source, options, classifier, rows, file, on_progress=display, stop=stop), stop
+        with _opened_cache(source, options) as cache:
+            limits = run_limits(source.task, options)
+            evaluator = BatchEvaluator(classifier, limits=limits, cache=cache)
+            if isinstance(rows, UnlabelledTexts):
+                result = evaluator.label(rows, out=file, about=about, on_progress=display, stop=stop)
+            else:
+                out = options.out
+                result = evaluator.evaluate(rows, out=out, about=about, on_progress=display, stop=stop)
+        if result.meter is not None:  # also of the vectors that recognised a model when it was opened
+            result.meter.charge_vectors(classifier.meter.vectors)
+    return result, stop
 
 
 @contextlib.contextmanager
-def opened_cache(source: Source, options: RunOptions) -> Iterator[Journal | None]:
+def _opened_cache(source: Source, options: RunOptions) -> Iterator[Journal | None]:
     """Open the cache of the options, by default the user's, with the answers of the run; None with --no-cache."""
     if options.no_cache:
         yield None
@@ -239,30 +229,35 @@ def opened_cache(source: Source, options: RunOptions) -> Iterator[Journal | None
         yield cache if saved is None else JournalAfterSearch(cache, saved)
 
 
-def on_cluster(
+def _on_cluster(  # noqa: PLR0913 (what a run is made of)
     source: Source,
     options: RunOptions,
     classifier: BasePredictor,
     rows: evaluation.Dataset | UnlabelledTexts,
+    file: LabelFile | None,
     *,
     on_progress: EvaluationDisplay,
     stop: Stop,
 ) -> evaluation.EvaluationResult:
     """Evaluate or label rows on a Ray cluster."""
+    if file is not None:
+        inspect(rows, classifier.labels)
+        file.prepare()
     from calibrant.distributed import Cluster, evaluate  # Ray Data is heavy
 
     workers = {} if options.workers is None else {"workers": options.workers}
-    return evaluate(
-        rows,
-        opening=_opening(source, options, classifier),
-        out=options.out,
-        cluster=Cluster(address=options.ray_address, **workers),
-        limits=run_limits(source.task, options),
-        cache=options.cache,  # no file of this machine by default
-        about={"task": source.task.name},
-        on_progress=on_progress,
-        stop=stop,
-    )
+    with contextlib.nullcontext() if file is None else file.kept():
+        return evaluate(
+            rows,
+            opening=_opening(source, options, classifier),
+            out=options.out,
+            cluster=Cluster(address=options.ray_address, **workers),
+            limits=run_limits(source.task, options),
+            cache=options.cache,  # no file of this machine by default
+            about={"task": source.task.name},
+            on_progress=on_progress,
+            stop=stop,
+        )
 
 
 def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> partial[BasePredictor]:

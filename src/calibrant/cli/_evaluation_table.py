@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeMetrics, CascadeModelMetrics
 
 _Row: TypeAlias = tuple[str, str, str]  # name of a number, its value and its denominator
-_CASCADE_HEAD: Final = ("cascade", "asked", "accepted", "accuracy of accepted", "calls", "cost")
+_CASCADE_HEAD: Final[tuple[str, ...]] = (
+    "cascade",
+    "asked",
+    "accepted",
+    "accuracy of accepted",
+    "calls",
+    "cost",
+)
 _PROVIDER_HEAD: Final = ("provider", "calls", "failed", "turned down", "mean latency", "tokens", "cost")
 
 
@@ -52,21 +59,22 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
         directory / "metrics.json",
         remedy="delete it and run the same command again, which asks nothing twice",
     )
-    more: dict[str, Any] = {} if entry is None else {"history": entry.to_record()}
-    more |= {} if routing is None else {"routing": routing.to_record()}
     lines = [f"{task.name}: {record['model']}, {metrics.rows:,} rows", *_number_lines(metrics), *baselines]
     if metrics.cascade is not None:
         lines += _cascade_lines(metrics.cascade)
-    lines += [] if routing is None else routing.lines()
+    if routing is not None:
+        lines += routing.lines()
     if entry is not None:
         from calibrant.cli._history import history_lines
 
+        record["history"] = entry.to_record()
         lines += history_lines(entry)
+    if routing is not None:  # behind the history
+        record["routing"] = routing.to_record()
     columns = ", predictions.parquet" if (directory / "predictions.parquet").exists() else ""
-    files = f"Files: {directory}/predictions.jsonl{columns}, metrics.json, run.json"
-    print_output(
-        {**record, **more}, [*lines, effort_line(result, in_process=in_process), files], as_json=as_json
-    )
+    lines.append(effort_line(result, in_process=in_process))
+    lines.append(f"Files: {directory}/predictions.jsonl{columns}, metrics.json, run.json")
+    print_output(record, lines, as_json=as_json)
 
 
 def _number_lines(metrics: evaluation.EvaluationMetrics) -> Iterator[str]:
@@ -113,7 +121,8 @@ def _others(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
         about = f"{labels.found:,} of the {labels.present:,} that occur in these rows"
         yield "labels answered", str(labels), about
     for one in () if metrics.structure is None else metrics.structure.figures():
-        yield one.name, number(one.value) if one.interval is None else with_interval(one.interval), one.about
+        value = number(one.value) if one.interval is None else with_interval(one.interval)
+        yield one.name, value, one.about
     with_confidence = f"{metrics.rows_with_confidence:,} rows with a confidence"
     yield "calibration error (ECE)", number(metrics.ece), with_confidence
     yield "Brier score", number(metrics.brier), with_confidence
@@ -162,15 +171,16 @@ def _cascade_lines(found: CascadeMetrics) -> list[str]:
             dollars(part.cost),
         )
 
-    table = [_CASCADE_HEAD, *(cells(model.model, model.asked, model) for model in found.models)]
+    table = [_CASCADE_HEAD]
+    troubles = []
+    for model in found.models:
+        table.append(cells(model.model, model.asked, model))
+        if model.no_evidence:
+            troubles.append(f"{model.model}: {model.no_evidence:,} without evidence")
+        if model.failed:
+            troubles.append(f"{model.model}: {model.failed:,} failed")
     table.append(cells("all models", rows, found))
     lines = [*aligned(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
-    troubles = [
-        f"{model.model}: {count:,} {what}"
-        for model in found.models
-        for count, what in ((model.no_evidence, "without evidence"), (model.failed, "failed"))
-        if count
-    ]
     if found.unaccepted_accuracy is not None:
         lines.append(
             f"not accepted, yet answered: {_share(found.unaccepted_answered, rows)} of the rows, accuracy "
@@ -218,7 +228,9 @@ class RoutingStats:
             for stats in self.providers
             if stats.cooling_seconds
         ]
-        return [*lines, f"left out for failing: {', '.join(waiting)}"] if waiting else lines
+        if waiting:
+            lines.append(f"left out for failing: {', '.join(waiting)}")
+        return lines
 
 
 def routing_stats(task: Task, predictor: BasePredictor) -> RoutingStats | None:
@@ -283,9 +295,8 @@ def baseline_lines(
     """
     if result.directory is None or not result.metrics.complete or task.labels.holds_several:
         return []
-    sources = [
-        source for name, source in task.sources.items() if file is not None or name not in {"test", split}
-    ]
+    judged = {"test", split} if file is None else set()
+    sources = [source for name, source in task.sources.items() if name not in judged]
     if not sources:
         return ["No baselines: the task has no other labelled rows (train, validation) under [data]."]
     labels = LabelSet.of(task.labels)
@@ -338,13 +349,8 @@ def _baseline_table(found: BaselineComparison, *, answered: int) -> list[str]:
     """Return a table of the model and the baselines."""
     rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"
     head = (f"on {rows} answered rows", "accuracy", "macro F1", "labels")
-    scores = [
-        (
-            score.name,
-            with_interval(score.accuracy),
-            number(score.macro_f1),
-            str(score.answered_labels),
-        )
-        for score in found.scores
-    ]
-    return aligned([head, *scores])
+    table = [head]
+    for score in found.scores:
+        labels = str(score.answered_labels)
+        table.append((score.name, with_interval(score.accuracy), number(score.macro_f1), labels))
+    return aligned(table)

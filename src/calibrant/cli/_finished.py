@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import webbrowser
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -95,11 +96,10 @@ def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
     )
     yield f"{found.source}: a head ({head.title}) from {head.n_rows:,} labelled rows{left_out}"
     if head.figures:
-        rows = [
-            [title, *(number(getattr(one, name)) for one in head.figures)]
-            for name, title in _HEAD_FIGURES.items()
-        ]
-        yield from aligned([["five-fold cross-validation", *(one.name for one in head.figures)], *rows])
+        table = [["five-fold cross-validation", *(one.name for one in head.figures)]]
+        for name, title in _HEAD_FIGURES.items():
+            table.append([title, *(number(getattr(one, name)) for one in head.figures)])
+        yield from aligned(table)
     yield head.reason
     words = ""
     if not head.changes_nothing:
@@ -250,9 +250,8 @@ def compare(options: Compare) -> None:
     if options.summary is not None:
         from calibrant.cli._summary import append_summary  # other comparisons write none
 
-        append_summary(
-            options.summary, saved, found, [line for one in found.differences for line in _remarks(one)]
-        )
+        remarks = chain.from_iterable(map(_remarks, found.differences))
+        append_summary(options.summary, saved, found, remarks)
     missed = _missed(options, found)
     if missed is not None:
         say(missed)
@@ -371,31 +370,23 @@ def _remarks(found: RunDifference) -> Iterator[str]:
 
 
 def _comparison_lines(found: RunComparison) -> Iterator[str]:
-    runs = [
-        [
-            run.name,
-            with_interval(run.accuracy),
-            f"{run.n:,}",
-            *map(number, (run.macro_f1, run.ece, run.brier)),
-            f"{run.errors:,}",
-        ]
-        for run in found.runs
-    ]
-    yield from aligned([["run", "accuracy", "n", "macro F1", "ECE", "Brier", "errors"], *runs])
+    runs = [["run", "accuracy", "n", "macro F1", "ECE", "Brier", "errors"]]
+    for run in found.runs:
+        figures = map(number, (run.macro_f1, run.ece, run.brier))
+        runs.append([run.name, with_interval(run.accuracy), f"{run.n:,}", *figures, f"{run.errors:,}"])
+    yield from aligned(runs)
     yield ""
     several = len(found.differences) > 1
-    head = [f"against {found.runs[0].name}", "accuracy difference", "n", "p", *(["p, Holm"] * several)]
-    differences = [
-        [
-            one.name,
-            with_interval(one.comparison.interval, "+.3f"),
-            f"{one.comparison.n:,}",
-            f"{one.comparison.p_value:.3g}",
-            *([f"{one.p_holm:.3g}"] * several),
-        ]
-        for one in found.differences
-    ]
-    yield from aligned([head, *differences])
+    differences = [[f"against {found.runs[0].name}", "accuracy difference", "n", "p"]]
+    if several:
+        differences[0].append("p, Holm")
+    for one in found.differences:
+        paired = one.comparison
+        row = [one.name, with_interval(paired.interval, "+.3f"), f"{paired.n:,}", f"{paired.p_value:.3g}"]
+        if several:
+            row.append(f"{one.p_holm:.3g}")
+        differences.append(row)
+    yield from aligned(differences)
     yield "95 % intervals: Wilson, and Newcombe's for paired differences. p: exact McNemar test."
     for one in found.differences:
         yield from _remarks(one)
@@ -420,13 +411,16 @@ def report(options: Report) -> None:
 def export(options: Export) -> None:
     """Write the bundle and print its contents."""
     out = options.out
-    task = None if options.task is None else Task.from_file(options.task, splits=())
-    replaced = {"--model": options.model, "--api-base": options.api_base}
-    alone = next((name for name, value in replaced.items() if value is not None), None)
-    if alone is not None and task is None:
-        raise ConfigurationError(f"Expected --task with {alone}, got {alone} alone: the run knows its model.")
-    if task is not None:
+    task = None
+    if options.task is not None:
+        task = Task.from_file(options.task, splits=())
         task = with_model_alone(task, options.model, api_base=options.api_base)
+    else:
+        for name, value in {"--model": options.model, "--api-base": options.api_base}.items():
+            if value is not None:
+                raise ConfigurationError(
+                    f"Expected --task with {name}, got {name} alone: the run knows its model."
+                )
     refuse_taken(out)
     found = from_run(options.run, task=task, calibration=options.calibration, texts=options.texts)
     saved = save(found, out)
@@ -449,9 +443,9 @@ def _cost_of_vectors(embedding: HeadEmbedding) -> str:
 def _contents(tuned: Tuned, out: Path) -> Iterator[str]:
     yield f"{tuned.name}: {out}"
     yield f"SHA-256 of the bundle: {tuned.digest}"
-    left_out = [
-        f"{', '.join(options)} of {model}" for own in tuned.tasks for model, options in own.left_out.items()
-    ]
+    left_out = []
+    for own in tuned.tasks:
+        left_out += [f"{', '.join(options)} of {model}" for model, options in own.left_out.items()]
     if left_out:
         yield f"Left out, as they may be credentials: {'; '.join(left_out)}."
     first = tuned.tasks[0].task

@@ -42,8 +42,9 @@ def init(options: Init) -> None:
     places = [(model.name, model.api_base, model.where) for model in models]
     path = write_task(draft, out, models=places)
     commands = next_commands(path, options.data)
-    record = {"task": str(path), **_record(draft), "models": [asdict(model) for model in models]}
-    print_output({**record, "next": commands}, _lines(draft, models, path, commands), as_json=options.as_json)
+    found = list(map(asdict, models))
+    record = {"task": str(path), **_record(draft), "models": found, "next": commands}
+    print_output(record, _lines(draft, models, path, commands), as_json=options.as_json)
 
 
 def _chosen_model(

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from calibrant import evaluation
 from calibrant.cli._commands import Label
 from calibrant.cli._decided_labels import DecidedLabels, LabelJob
-from calibrant.cli._evaluate import (
-    check_options,
-    exit_as,
-    on_cluster,
-    opened_cache,
-    resume_hint,
-    run_limits,
-    with_opening,
-    write_down,
-)
+from calibrant.cli._evaluate import answer_rows, check_options, exit_as, run_limits, write_down
 from calibrant.cli._evaluation_table import counts_text, effort_line
-from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import Source, source_of
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome
-from calibrant.core._predictor import Stop
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._data import UnlabelledTexts, inspect
-from calibrant.evaluation._evaluator import BatchEvaluator
-from calibrant.evaluation._label import LabelFile, unlabelled
+from calibrant.evaluation._label import unlabelled
 from calibrant.evaluation._metrics import EvaluationMetrics, EvaluationResult
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
@@ -57,6 +46,8 @@ def label(options: Label) -> None:
         )
     source = source_of(options.source, options)
     columns = source.task.columns
+    if options.engine == "batch":  # which asks single models, and none of them reads a context
+        columns = replace(columns, context=None)
     text = options.text_column or columns.input
     rows = unlabelled(options.data, text=text, columns=columns, limit=options.max_rows)
     job = LabelJob(
@@ -75,46 +66,24 @@ def label(options: Label) -> None:
     if options.engine == "batch":
         _label_by_batch(source, options, rows, labels)
         return
-    with contextlib.closing(source.open(limits=run_limits(source.task, options))) as classifier:
-        with (
-            interruptible(at_once=options.engine == "local" and classifier.in_process) as stop,
-            EvaluationDisplay("label") as display,
-            resume_hint(options.out),
-        ):
-            result = _run(source, options, classifier, rows, labels.file, on_progress=display, stop=stop)
+    opened = source.open(limits=run_limits(source.task, options))
+    with contextlib.closing(opened) as classifier:
+        result, stop = answer_rows(source, options, classifier, rows, labels.file)
         write_down(source, options.out, classifier)
     _print_result(result, labels, options, classifier)
     exit_as(result, {}, stop=stop)
 
 
-def _run(  # noqa: PLR0913 (what a run is made of)
-    source: Source,
-    options: Label,
-    classifier: BasePredictor,
-    rows: UnlabelledTexts,
-    file: LabelFile,
-    *,
-    on_progress: EvaluationDisplay,
-    stop: Stop,
-) -> EvaluationResult:
-    """Label in this process or on a Ray cluster."""
-    if options.engine == "ray":
-        inspect(rows, classifier.labels)
-        file.prepare()
-        with file.kept():
-            return on_cluster(source, options, classifier, rows, on_progress=on_progress, stop=stop)
-    with opened_cache(source, options) as cache:
-        evaluator = BatchEvaluator(classifier, limits=run_limits(source.task, options), cache=cache)
-        about = {"task": source.task.name}
-        result = evaluator.label(rows, out=file, about=about, on_progress=on_progress, stop=stop)
-        return with_opening(result, classifier)
-
-
 def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, labels: DecidedLabels) -> None:
     """Submit the rows to the provider's batch interface, wait for the answers and write the labels."""
-    from calibrant.cli._batch import print_answers, refuse_limits
+    from calibrant.cli._batch import print_answers
 
-    refuse_limits([name for name in _LOCAL_LIMITS if getattr(options, name) is not None])
+    for name in _LOCAL_LIMITS:
+        if getattr(options, name) is not None:
+            raise ConfigurationError(
+                f"Expected no --{name.replace('_', '-')} with --engine batch, whose pace and price are the provider's: "
+                "leave it out."
+            )
     with contextlib.closing(source.open()) as classifier:
         single = as_classifier(classifier, to_use="batch interface")
         inspect(rows, single.labels)
@@ -129,7 +98,8 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
     record, lines = labels.outcome(with_drift=options.watch_drift)
     if not options.as_json:
         print_answers(report)
-    print_output({"outcomes": dict(report.outcomes), **record}, lines, as_json=options.as_json)
+    record = {"outcomes": dict(report.outcomes), **record}
+    print_output(record, lines, as_json=options.as_json)
 
 
 def _print_result(

@@ -61,8 +61,10 @@ def optimize(options: Optimize) -> None:
         record_run(result.directory, [(loaded, None)], prompt_for_all=True)
         reports.write_report(result.directory, rows=result.test_rows)
     record = {**result.to_record(), "directory": str(result.directory)}
-    record |= {} if routing is None else {"routing": routing.to_record()}
-    lines = [*_table(result), *([] if routing is None else routing.lines())]
+    lines = _table(result)
+    if routing is not None:
+        record["routing"] = routing.to_record()
+        lines += routing.lines()
     lines += [*_remarks(result), *_summary(result)]
     print_output(record, lines, as_json=options.as_json)
     if result.directory is not None:
@@ -73,7 +75,7 @@ def optimize(options: Optimize) -> None:
 
 def _asked_scores(result: optimization.OptimizationResult) -> list[PromptScore]:
     """Return the scores of the first prompt, and of the best prompt if it differs."""
-    return [result.seed_prompt, *([result.best_prompt] if result.chosen else [])]
+    return [result.seed_prompt, result.best_prompt] if result.chosen else [result.seed_prompt]
 
 
 def _directory(task: Task, options: Optimize) -> Path | NumberedDirectory:
@@ -161,9 +163,9 @@ def _table(result: optimization.OptimizationResult) -> list[str]:
     head = _HEAD_WITH_CREDIT if has_credit else _HEAD
     rows: list[tuple[str, ...]] = [("", *head)]
     rows += [(name, *_cells(score, has_credit=has_credit)) for name, score in scores.items()]
-    for baseline in () if final is None else final.baselines:
-        labels = str(baseline.answered_labels)
-        rows.append((baseline.name, with_interval(baseline.accuracy), number(baseline.macro_f1), labels, ""))
+    for one in () if final is None else final.baselines:
+        labels = str(one.answered_labels)
+        rows.append((one.name, with_interval(one.accuracy), number(one.macro_f1), labels, ""))
     return [f"{result.task}: {result.seed_prompt.rows:,} test rows, {result.model}", *aligned(rows)]
 
 

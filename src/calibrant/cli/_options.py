@@ -184,8 +184,9 @@ def _texts(kind: type) -> Mapping[str, tuple[str, str]]:
     texts = dict(_SHARED)
     for owner in reversed(inspect.getmro(kind)):
         for name, metavar, text in _ENTRY.findall(inspect.getdoc(owner) or ""):
+            flat = " ".join(text.split())
             # Brackets are markup to rich.
-            texts[name] = metavar, " ".join(text.split()).replace("[", "\\[")
+            texts[name] = metavar, flat.replace("[", "\\[")
     return texts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import cast
 
@@ -104,9 +105,8 @@ def replay(options: Replay) -> None:
         [f"minus {names[-1]} alone", with_interval(found.difference, "+.4f")],
         ["cost per row", with_interval(found.cost, ".6g")],
     ]
-    rows += [
-        [f"answered by {name}", with_interval(share)] for name, share in zip(names, found.shares, strict=True)
-    ]
+    for name, share in zip(names, found.shares, strict=True):
+        rows.append([f"answered by {name}", with_interval(share)])
     print_output(found.to_record(), aligned(rows), as_json=options.as_json)
 
 
@@ -116,7 +116,6 @@ def run(options: PlanRun) -> None:
     text = options.text
     file = options.file
     out = options.out
-    as_json = options.as_json
     if out is None and not text and file is None:
         raise ConfigurationError(
             "Expected --text or --file to classify, or --out to evaluate, got none of them."
@@ -129,23 +128,24 @@ def run(options: PlanRun) -> None:
         classifiers = []
         for own in members:
             # A plan's thresholds hold only for the scoring that they were chosen on.
-            classifiers.append(Classifier.from_task(without_head(own)))
-            opened.callback(classifiers[-1].close)
+            classifier = opened.enter_context(Classifier.from_task(without_head(own)))
+            classifiers.append(classifier)
         planned = found.cascade(classifiers)
         if planned not in classifiers:
             opened.callback(planned.close)
         if out is None:
-            print_predictions(planned, all_texts(text or [], file, task), as_json=as_json, with_model=True)
+            texts = all_texts(text or [], file, task)
+            print_predictions(planned, texts, as_json=options.as_json, with_model=True)
             return
         rows = labelled_rows(task, file, options.split, limit=options.max_rows)
         cache = opened.enter_context(open_cache(default_cache()))
         with interruptible(at_once=planned.in_process) as stop, EvaluationDisplay() as display:
-            result = BatchEvaluator(planned, cache=cache).evaluate(
-                rows, out=out, about={"task": task.name}, on_progress=display, stop=stop
-            )
+            evaluator = BatchEvaluator(planned, cache=cache)
+            about = {"task": task.name}
+            result = evaluator.evaluate(rows, out=out, about=about, on_progress=display, stop=stop)
     record_run(out, [(own, None) for own in members], plan=found.to_record())
     baselines = baseline_lines(result, task, file=file, split=options.split)
-    print_result(result, task, baselines=baselines, as_json=as_json)
+    print_result(result, task, baselines=baselines, as_json=options.as_json)
     exit_as(result, {}, stop=stop)
 
 
@@ -171,14 +171,9 @@ def _members(
         )
     tasks = [Task.from_file(path, splits=()) for path in files]
     models: Sequence[str | None] = names or [None] * expected
-    places: Sequence[str | None] = addresses or [None]
-    places = places if len(places) == expected else [*places] * expected
-    if shared:
-        tasks = tasks * expected
-    return [
-        with_model_alone(task, model, api_base=place)
-        for task, model, place in zip(tasks, models, places, strict=True)
-    ]
+    # One task or address is that of all models.
+    given = zip(cycle(tasks), models, cycle(addresses or [None]), strict=False)
+    return [with_model_alone(task, model, api_base=place) for task, model, place in given]
 
 
 def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
@@ -219,7 +214,9 @@ def _write(found: CascadePlan, out: Path, *, seed: int) -> None:
     except OSError as error:
         raise StateError(f"{out}: cannot be written ({error}): choose another directory.") from error
     found.save(out / "plan.json")
-    goal = found.goal.replace("_", " ") + ("" if found.value is None else f" {found.value:g}")
+    goal = found.goal.replace("_", " ")
+    if found.value is not None:
+        goal += f" {found.value:g}"
     settings = [
         ("Goal", goal),
         ("Allowed loss (epsilon)", f"{found.certificate.epsilon:g}"),
@@ -232,15 +229,17 @@ def _write(found: CascadePlan, out: Path, *, seed: int) -> None:
         (one.name, f"cost {one.cost:g}, verifier {one.verifier_cost:g}, calibration {one.calibration}")
         for one in found.models
     ]
+    frontier = sorted(found.frontier, key=lambda point: point.cost)
+    alone = zip(found.alone, found.names, strict=True)
     write_trade(
         out,
         title=f"Cascade plan: {' to '.join(found.names)}",
         statements=found.describe(),
         frontier=[
             TradePoint(name=point.policy.name, cost=point.cost, performance=point.accuracy)
-            for point in sorted(found.frontier, key=lambda point: point.cost)
+            for point in frontier
         ],
-        models=[_point(one, f"{name} alone") for one, name in zip(found.alone, found.names, strict=True)],
+        models=[_point(one, f"{name} alone") for one, name in alone],
         chosen=_point(found.report, found.policy.name),
         settings=settings,
     )
@@ -260,10 +259,9 @@ def _table(found: CascadePlan) -> list[str]:
     """Return lines with the figures of the chosen policy and of every model alone."""
     names = found.names
     head = ["", "accuracy", f"minus {names[-1]} alone", "cost per row", *(f"by {name}" for name in names)]
-    policies = [
-        ("chosen", found.report),
-        *((f"{name} alone", one) for name, one in zip(names, found.alone, strict=True)),
-    ]
+    policies = [("chosen", found.report)]
+    for name, one in zip(names, found.alone, strict=True):
+        policies.append((f"{name} alone", one))
     lines = [
         [
             name,

@@ -7,6 +7,7 @@ import math
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Self
 
@@ -194,7 +195,7 @@ class EvaluationDisplay(_Display):
         if progress.accuracy_answered is not None:
             parts.append(f"accuracy {with_interval(progress.accuracy_answered)}")
         if progress.errors:
-            kinds = sorted(progress.errors.items(), key=lambda item: -item[1])[:_KINDS_SHOWN]
+            kinds = Counter(progress.errors).most_common(_KINDS_SHOWN)
             named = ", ".join(f"{count} x {kind}" for kind, count in kinds)
             parts.append(f"{sum(progress.errors.values())} failed ({named})")
         if progress.cost is not None:

@@ -81,12 +81,13 @@ def source_of(path: Path, options: PromptedOptions) -> Source:
     if isinstance(found, Task):
         task = asked_task(with_context(found, options), options)
         return Source(task=task, tuned=None, options=replace(options, model=None, api_base=None))
-    named = [name for name in ("prompt", "run", "label_prior") if getattr(options, name) is not None]
-    if named:
-        raise ConfigurationError(
-            f"Expected --{named[0].replace('_', '-')} with a task file, got {path}, which has its own prompt: leave "
-            "it out, or name the task file."
-        )
+    own = {"--prompt": options.prompt, "--run": options.run, "--label-prior": options.label_prior}
+    for name, value in own.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"Expected {name} with a task file, got {path}, which has its own prompt: leave it out, or name the "
+                "task file."
+            )
     if options.context is None and options.context_column is None:
         return Source(task=found.tasks[0].task, tuned=found, options=options)
     first, *others = found.tasks
@@ -126,13 +127,13 @@ def with_context(task: Task, options: PromptedOptions) -> Task:
     if context is None and column is None:
         return task
     from calibrant.assembly._foreign import read_looper
-    from calibrant.cascade._settings import methods_with  # other commands do without cascades
+    from calibrant.cascade._methods import methods_with  # other commands do without cascades
 
     settings = assembly.cascade_settings(task)
-    looper = settings
-    if settings is not None and settings.file is not None:
-        looper = read_looper(settings.file)
-    method = None if looper is None else looper.confidence_method
+    method = None
+    if settings is not None:
+        looper = settings if settings.file is None else read_looper(settings.file)
+        method = looper.confidence_method
     verifying = methods_with("context")
     if settings is None or method not in verifying:
         known = " or ".join(map(repr, verifying))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant import assembly, routing
@@ -62,14 +63,17 @@ def stats(options: Stats) -> None:
     try:
         for own, name, opened in _stored(place, strategy):
             try:
-                records.append({"scope": own, "strategy": name, **_estimates(opened, name, place.settings)})
+                estimates = _estimates(opened, name, place.settings)
+                records.append({"scope": own, "strategy": name, **estimates})
             except StateError as error:
                 problems.append(f"{error} (scope {own})")
     except StateError as error:
         problems.append(str(error))
     if not records and not problems:
         raise ConfigurationError(_nothing(place, strategy))
-    lines = [line for record in records for line in (*_lines(record), "")]
+    lines = []
+    for record in records:
+        lines += [*_lines(record), ""]
     if records:
         lines.append(f"Kept in {place.location}")
     print_output({"location": place.location, "records": records}, lines, as_json=options.as_json)
@@ -125,7 +129,9 @@ def _stored(place: _Place, strategy: str | None) -> Iterator[tuple[str, str, Rou
     """Yield scope, name and state of every stored strategy."""
     for scope in place.scopes():
         with place.open(scope) as opened:
-            yield from ((scope, name, opened) for name in opened.strategies() if strategy in {None, name})
+            for name in opened.strategies():
+                if strategy in {None, name}:
+                    yield scope, name, opened
 
 
 def _nothing(place: _Place, strategy: str | None) -> str:
@@ -162,11 +168,15 @@ def _estimates(state: RouterState, name: str, settings: routing.RoutingSettings 
         raise StateError(
             f"{state.location}: the record of the strategy {name} cannot be used: {error} {advice}"
         ) from error
-    providers = [
-        {"provider": one.provider, "observations": one.observations, **one.values}
-        for one in (() if router is None else router.standings())
-    ]
-    return {"providers": providers} | ({"parameters": parameters} if parameters else {})
+    standings = () if router is None else router.standings()
+    estimates: dict[str, Any] = {
+        "providers": [
+            {"provider": one.provider, "observations": one.observations, **one.values} for one in standings
+        ]
+    }
+    if parameters:
+        estimates["parameters"] = parameters
+    return estimates
 
 
 def _stored_providers(stored: Mapping[str, Any]) -> list[str]:
@@ -187,10 +197,11 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
         title += f", {name} {'not known' if value is None else format(value, 'g')}"
     if not providers:
         return [title]
-    names = list(dict.fromkeys(name for one in providers for name in one if name != "provider"))
-    head = ["provider", *(_TITLES.get(name, name) for name in names)]
-    rows = [[one["provider"], *(_number(one.get(name)) for name in names)] for one in providers]
-    return [title, *aligned([head, *rows])]
+    names = dict.fromkeys(chain.from_iterable(providers))
+    del names["provider"]
+    table = [["provider", *(_TITLES.get(name, name) for name in names)]]
+    table += [[one["provider"], *(_number(one.get(name)) for name in names)] for one in providers]
+    return [title, *aligned(table)]
 
 
 def _number(value: float | None) -> str:

@@ -93,8 +93,12 @@ def _service_settings(options: Serve) -> serving.ServiceSettings:
 
 def _model_alone(options: Serve) -> Classifier:
     """Open the model that `options` name; it is asked other questions than the classifier's own."""
-    given = {"--history": options.history, "--accept-suggested": options.accept_suggested}
-    needless = [name for name, value in {**given, "--only-task": options.only_task}.items() if value]
+    given = {
+        "--history": options.history,
+        "--accept-suggested": options.accept_suggested,
+        "--only-task": options.only_task,
+    }
+    needless = [name for name, value in given.items() if value]
     if options.model is None or needless:
         got = needless[0] if needless else "neither"
         raise ConfigurationError(
@@ -146,7 +150,8 @@ def _opened(source: Path, options: Serve | Mcp) -> tuple[Tuned, BasePredictor]:
             "[model] there; it has no thresholds."
         )
     classifier = open_classifier(found, limits=limits)
-    return Tuned(tasks=(RecordedTask(task=found),), fingerprint=classifier.fingerprint()), classifier
+    tuned = Tuned(tasks=(RecordedTask(task=found),), fingerprint=classifier.fingerprint())
+    return tuned, classifier
 
 
 def _recorder(tuned: Tuned, classifier: Predictor, options: Serve) -> AnswerRecorder | None:

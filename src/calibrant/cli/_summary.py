@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,17 +60,11 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _runs_table(saved: Sequence[SavedRows], found: RunComparison) -> list[str]:
-    rows = [
-        [
-            _cell(run.name),
-            f"{run.rows:,}",
-            f"{run.errors:,}",
-            with_interval(run.accuracy),
-            _cost(rows.cost),
-        ]
-        for run, rows in zip(found.runs, saved, strict=True)
-    ]
-    return _table(["run", "rows", "errors", "accuracy (95 %)", "cost"], rows)
+    table = []
+    for run, rows in zip(found.runs, saved, strict=True):
+        counts = (f"{run.rows:,}", f"{run.errors:,}")
+        table.append([_cell(run.name), *counts, with_interval(run.accuracy), _cost(rows.cost)])
+    return _table(["run", "rows", "errors", "accuracy (95 %)", "cost"], table)
 
 
 def _cost(costs: FloatArray) -> str:
@@ -95,16 +90,18 @@ def _differences_table(found: RunComparison) -> list[str]:
 def _changed_places(first: SavedRows, other: SavedRows) -> tuple[list[int], list[int]]:
     """Return the places in two runs of the rows that they answer differently: answers lost, then won, then others."""
     _, ours, theirs = np.intersect1d(first.index, other.index, assume_unique=True, return_indices=True)
-    before = first.correct[ours]
-    after = other.correct[theirs]
-    loss = np.where((before == UNKNOWN) | (after == UNKNOWN), 0, before - after)
-    pairs = zip(ours, theirs, strict=True)
-    relabelled = np.array([first.labels[a] != other.labels[b] for a, b in pairs], dtype=np.bool_)
-    changed = (relabelled | (loss != 0)) & ~first.failed[ours] & ~other.failed[theirs]
-    places = np.flatnonzero(changed)
-    rank = np.select([loss[places] > 0, loss[places] < 0], [0, 1], 2)
-    places = places[np.argsort(rank, kind="stable")]
-    return ours[places].tolist(), theirs[places].tolist()
+    changed: list[tuple[int, int, int]] = []  # rank of the change, and the places
+    for a, b in zip(ours.tolist(), theirs.tolist(), strict=True):
+        if first.failed[a] or other.failed[b]:
+            continue
+        before = first.correct[a]
+        after = other.correct[b]
+        loss = 0 if UNKNOWN in (before, after) else int(before) - int(after)
+        if loss or first.labels[a] != other.labels[b]:
+            rank = {1: 0, -1: 1}.get(loss, 2)
+            changed.append((rank, a, b))
+    changed.sort(key=itemgetter(0))
+    return [a for _, a, _ in changed], [b for _, _, b in changed]
 
 
 def _changes_table(first: SavedRows, other: SavedRows, difference: RunDifference) -> list[str]:
@@ -112,7 +109,8 @@ def _changes_table(first: SavedRows, other: SavedRows, difference: RunDifference
     if not before:
         return ["", f"<p>{_cell(difference.name)}: no row has another answer.</p>"]
     places = before[:_MOST_ROWS]
-    texts = dict(zip(sorted(places), first.rows(sorted(places)), strict=True))
+    ordered = sorted(places)
+    texts = dict(zip(ordered, first.rows(ordered), strict=True))
     rows = [
         [
             f"{_CREDIT[int(first.correct[place])]} → {_CREDIT[int(other.correct[partner])]}",

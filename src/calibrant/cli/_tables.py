@@ -27,7 +27,8 @@ _SERVICES: Final = ("mlflow",)
 def print_output(record: Mapping[str, Any] | Sequence[Any], lines: Iterable[str], *, as_json: bool) -> None:
     """Print a record as JSON on one line, or else lines of text, and flush."""
     text = json.dumps(record, ensure_ascii=False) if as_json else "\n".join(_fitted(lines))
-    sys.stdout.write(text + "\n" if text else "")
+    if text:
+        sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
@@ -54,7 +55,8 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a table, columns two spaces apart; on a terminal, cells wrap to its width."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for row in rows:
-        table.add_row(*(Text(" ".join(cell.splitlines())) for cell in row))
+        texts = [" ".join(cell.splitlines()) for cell in row]
+        table.add_row(*map(Text, texts))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as captured:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._predictor import Limits, Predictor, Stop
 from calibrant.core._rows import Example
-from calibrant.distributed._ledger import Ledger
+from calibrant.distributed._ledger import BudgetLedger
 from calibrant.distributed._ray import (
     AnsweredBlock,
     Cluster,
@@ -265,7 +265,7 @@ class _ClusterRun:
                     stop.request(f"The deadline of {seconds:g} seconds has passed")
             if stop.reason and not done.is_set():
                 with suppress(StateError):  # `take` meets the same error and raises it
-                    ledger.ask(Ledger.close, stop.reason, at_once=True)
+                    ledger.ask(BudgetLedger.close, stop.reason, at_once=True)
 
         listener = Thread(target=listen, daemon=True)
         listener.start()
@@ -287,7 +287,7 @@ class _ClusterRun:
             reason = str(fault or found.stopped or stop.reason)
             if reason and not self.account.stopped:
                 self.account.stopped = reason
-                ledger.ask(Ledger.close, reason, at_once=not found.stopped)
+                ledger.ask(BudgetLedger.close, reason, at_once=not found.stopped)
         self.account.stopped = self.account.stopped or stop.reason
         if fault is not None:
             raise fault

@@ -17,7 +17,7 @@ _CHUNK_SECONDS: Final = 0.1  # of a rate limit: the most that all workers togeth
 _SOON: Final = 0.005  # seconds between checks for the ledger's answer
 
 
-class Spent(NamedTuple):
+class Spending(NamedTuple):
     """Rows, calls, tokens and cost spent so far.
 
     Attributes
@@ -36,9 +36,9 @@ class Spent(NamedTuple):
     cost: float
     unpriced: int
 
-    def since(self, then: Spent) -> Spent:
+    def since(self, then: Spending) -> Spending:
         """Return the amounts spent since the state `then`."""
-        return Spent._make(now - before for now, before in zip(self, then, strict=True))
+        return Spending._make(now - before for now, before in zip(self, then, strict=True))
 
 
 class Loan(NamedTuple):
@@ -56,7 +56,7 @@ class Loan(NamedTuple):
     refused: str = ""
 
 
-class Ledger:
+class BudgetLedger:
     """Keeper of the budgets and rate limits of all workers; it counts crashes and ends the run.
 
     A worker borrows rows before it begins them; they count as paid at the mean price until they are settled.
@@ -101,7 +101,7 @@ class Ledger:
         self._lent += rows
         return Loan(rows)
 
-    def pay(self, rows: int, spent: Spent) -> None:
+    def pay(self, rows: int, spent: Spending) -> None:
         """Record the spending of rows that were lent; cached rows and rows not begun cost nothing."""
         self._lent -= rows
         self._calls += spent.calls
@@ -186,7 +186,7 @@ class Leased:
     Parameters
     ----------
     ask : callable
-        Called with the used and the wanted amount; returns the future of `Ledger.take`.
+        Called with the used and the wanted amount; returns the future of `BudgetLedger.take`.
     per_minute : float
         The rate of all workers together.
     workers : int

@@ -24,7 +24,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Limits, Predictor, Stop
 from calibrant.core._rows import Example
-from calibrant.distributed._ledger import Leased, Ledger, Spent
+from calibrant.distributed._ledger import BudgetLedger, Leased, Spending
 from calibrant.evaluation._cache import MAX_BYTES
 from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, query_about
 from calibrant.inference._base import run_sync
@@ -128,7 +128,7 @@ class Reader:
             ]
             if not rows:
                 continue
-            if self.book is not None and self.book.ask(Ledger.closed):
+            if self.book is not None and self.book.ask(BudgetLedger.closed):
                 return
             yield pa.table({"block": [number], "rows": [json.dumps(rows)]})
 
@@ -136,13 +136,13 @@ class Reader:
 @contextmanager
 def _unless_deadly(book: RemoteLedger, what: str, *, most: int, message: str) -> Iterator[None]:
     """Count a task's starts while it runs; raise a StateError once more than `most` workers died at it."""
-    begun = book.ask(Ledger.begin, what)
+    begun = book.ask(BudgetLedger.begin, what)
     try:
         if begun > most:
             raise StateError(message)
         yield
     finally:
-        book.tell(Ledger.end, what)
+        book.tell(BudgetLedger.end, what)
 
 
 class Worker:
@@ -194,7 +194,7 @@ class Worker:
 
     def _shared_pace(self, name: str, per_minute: float, workers: int) -> Leased:
         return Leased(
-            lambda used, wanted: self._book.tell(Ledger.take, name, per_minute, used, wanted),
+            lambda used, wanted: self._book.tell(BudgetLedger.take, name, per_minute, used, wanted),
             per_minute=per_minute,
             workers=workers,
         )
@@ -202,7 +202,7 @@ class Worker:
     def _listen(self) -> None:
         """Stop the current block once the run is stopped, as a block may take long."""
         with suppress(Exception):  # the ledger's process has ended, and with it the run
-            while not (reason := self._book.ask(Ledger.stopped)):
+            while not (reason := self._book.ask(BudgetLedger.stopped)):
                 time.sleep(_LOOK_SECONDS)
             self._stop.request(reason)
 
@@ -233,7 +233,7 @@ class Worker:
         try:
             with _unless_deadly(self._book, f"block {number}", most=_DEATHS, message=died):
                 while len(lines) < len(rows) and not stopped:
-                    loan = self._book.ask(Ledger.lend, len(rows) - len(lines))
+                    loan = self._book.ask(BudgetLedger.lend, len(rows) - len(lines))
                     lent = rows[len(lines) : len(lines) + loan.rows]
                     stopped = loan.refused or self._answer(lent, lines)
                 if self._cache is not None:
@@ -261,7 +261,7 @@ class Worker:
                 )
             )
         finally:
-            self._book.tell(Ledger.pay, len(rows), self._spent().since(before))
+            self._book.tell(BudgetLedger.pay, len(rows), self._spent().since(before))
         if self._failures >= max(_FAILURES_IN_A_ROW, self._predictor.meter.concurrency):
             raise ProviderError(  # counted across blocks, however small they are
                 f"The last {self._failures} rows of a worker all failed, so the others were not asked. The last "
@@ -270,9 +270,9 @@ class Worker:
             )
         return stopped
 
-    def _spent(self) -> Spent:
+    def _spent(self) -> Spending:
         gate = self._predictor.meter
-        return Spent(gate.rows, gate.requests, gate.tokens, gate.cost, gate.unpriced)
+        return Spending(gate.rows, gate.requests, gate.tokens, gate.cost, gate.unpriced)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -462,7 +462,7 @@ def _on(node: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RemoteLedger:
-    """Handle on a `Ledger` in a process of its own; all copies share that ledger.
+    """Handle on a `BudgetLedger` in a process of its own; all copies share that ledger.
 
     Attributes
     ----------
@@ -472,7 +472,9 @@ class RemoteLedger:
 
     actor: Any
 
-    def ask(self, method: Callable[Concatenate[Ledger, _P], _T], *args: _P.args, **options: _P.kwargs) -> _T:
+    def ask(
+        self, method: Callable[Concatenate[BudgetLedger, _P], _T], *args: _P.args, **options: _P.kwargs
+    ) -> _T:
         """Call a method of the ledger, and wait for its result."""
         ray = require_ray()
         try:
@@ -481,7 +483,7 @@ class RemoteLedger:
             raise _cannot_go_on(error) from error
 
     def tell(
-        self, method: Callable[Concatenate[Ledger, _P], _T], *args: _P.args, **options: _P.kwargs
+        self, method: Callable[Concatenate[BudgetLedger, _P], _T], *args: _P.args, **options: _P.kwargs
     ) -> Future[_T]:
         """Call a method of the ledger, and return the future of its result; Ray keeps the order of calls."""
         return self._call(method, *args, **options).future()  # type: ignore[no-any-return]
@@ -495,7 +497,7 @@ def opened_ledger(limits: Limits, *, workers: int) -> Iterator[RemoteLedger]:
     """Start the ledger's process on this machine; end it with the context."""
     ray = require_ray()
     here = _on(ray.get_runtime_context().get_node_id())
-    actor = ray.remote(Ledger).options(num_cpus=0, **here).remote(limits, workers)
+    actor = ray.remote(BudgetLedger).options(num_cpus=0, **here).remote(limits, workers)
     try:
         yield RemoteLedger(actor)
     finally:

@@ -255,8 +255,8 @@ def choose_anchors(rows: SavedRows, count: int) -> list[SavedRow]:
         )
     answered = {
         text: place
-        for place, (text, outcome) in enumerate(zip(rows.inputs, rows.outcomes, strict=True))
-        if text is not None and outcome is not Outcome.ERROR
+        for place, text in enumerate(rows.inputs)
+        if text is not None and rows.outcomes[place] is not Outcome.ERROR
     }
     if len(answered) < FEWEST:
         raise DataError(
@@ -265,8 +265,10 @@ def choose_anchors(rows: SavedRows, count: int) -> list[SavedRow]:
     places = np.array(list(answered.values()))
     ranks = tie_ranks(list(answered))
     order = np.lexsort((ranks, rows.confidence[places]))
-    parts = np.array_split(order, min(count, len(order)))
-    chosen = [int(places[part[ranks[part].argmin()]]) for part in parts]
+    chosen = []
+    for part in np.array_split(order, min(count, len(order))):
+        first = part[ranks[part].argmin()]
+        chosen.append(int(places[first]))
     return list(rows.rows(chosen))
 
 
@@ -289,8 +291,13 @@ def compare_anchors(
     ProviderError
         Fewer than `FEWEST` of them were answered.
     """
-    anchors = [
-        Anchor(
+    anchors = []
+    failures = []
+    for row, now in zip(chosen, predictions, strict=True):
+        if now.outcome is Outcome.ERROR:
+            failures.append(now.reason)
+            continue
+        anchor = Anchor(
             index=row.index or 0,
             input=row.input or "",
             label=row.label,
@@ -300,14 +307,12 @@ def compare_anchors(
             model=row.values.get("model"),
             model_now=now.model,
         )
-        for row, now in zip(chosen, predictions, strict=True)
-        if now.outcome is not Outcome.ERROR
-    ]
+        anchors.append(anchor)
     if len(anchors) < FEWEST:
-        why = next((now.reason for now in predictions if now.outcome is Outcome.ERROR), "")
+        why = next(iter(failures), "")
         raise ProviderError(
             f"expected at least {FEWEST} rows to be answered anew, got {len(anchors)} of {len(chosen)} ({why:.200}): "
             "ask again when the server answers.",
             provider=rows.name,
         )
-    return AnchorComparison(source=rows.name, failed=len(chosen) - len(anchors), anchors=tuple(anchors))
+    return AnchorComparison(source=rows.name, failed=len(failures), anchors=tuple(anchors))

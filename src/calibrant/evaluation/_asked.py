@@ -36,7 +36,7 @@ TASKS: Final = ".json"
 
 _COLUMNS: Final = ("index", "text", "label", "answer")
 
-Answer: TypeAlias = Callable[[str], str]
+LabelSource: TypeAlias = Callable[[str], str]
 """Returns the true label of a text; a dash where no label fits."""
 
 
@@ -133,17 +133,12 @@ class AnswerFile:
         seen = {label for label in rows.labels if label is not None}
         labels = dict.fromkeys([*(rows.label_set or sorted(seen)), NO_LABEL])
         texts = self.texts_of(list(self.answers), rows)
-        tasks = [
-            self._tasks.get(place)
-            or task_record(
-                int(rows.index[place]),
-                texts[place],
-                rows.labels[place],
-                float(rows.confidence[place]),
-                model=rows.name,
-            )
-            for place in self.answers
-        ]
+        tasks = []
+        for place in self.answers:
+            index = int(rows.index[place])
+            confidence = float(rows.confidence[place])
+            new = task_record(index, texts[place], rows.labels[place], confidence, model=rows.name)
+            tasks.append(self._tasks.get(place, new))
         write_atomically(self.config, labelling_config(list(labels)))
         write_atomically(self.path, json.dumps(tasks, indent=1) + "\n")
 
@@ -158,12 +153,12 @@ class AnswerFile:
 
     def waiting_line(self, n: int) -> str:
         """Return the line that says how a person answers the `n` rows that wait."""
-        what = (
-            f"import it into a Label Studio project with the labelling config {self.config}, save its export (JSON) "
-            "under the same name"
-            if self._is_of_tasks
-            else "write the true label of each into the column answer"
-        )
+        what = "write the true label of each into the column answer"
+        if self._is_of_tasks:
+            what = (
+                f"import it into a Label Studio project with the labelling config {self.config}, save its export "
+                "(JSON) under the same name"
+            )
         return f"{n:,} rows wait in {self.path}: {what}, and run the same command again."
 
     def texts_of(self, places: list[int], rows: SavedRows) -> dict[int, str]:
@@ -254,11 +249,9 @@ class AskedRows:
     @property
     def n_right(self) -> int:
         """Number of given labels that equal the predicted one; for recall, that are the label."""
-        is_recall = self.certificate.metric == "recall"
-        return sum(
-            answer == (self.label if is_recall else self.rows.labels[place])
-            for place, answer in self.answers.items()
-        )
+        if self.certificate.metric == "recall":
+            return list(self.answers.values()).count(str(self.label))
+        return sum(answer == self.rows.labels[place] for place, answer in self.answers.items())
 
     def sentence(self) -> str:
         """Return the promise, where there is one, as a sentence or two."""
@@ -304,7 +297,9 @@ class AskedRows:
         """
         make_folder(out)
         accepted = set(self.places[self.certificate.accepted].tolist())
-        yes, no = ("flagged", "left out") if self.certificate.metric == "recall" else ("accepted", "review")
+        yes, no = ("accepted", "review")
+        if self.certificate.metric == "recall":
+            yes, no = ("flagged", "left out")
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(("index", "label", "confidence", "decision"))
@@ -323,7 +318,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
     rows: SavedRows,
     file: AnswerFile,
     *,
-    answer: Answer | None = None,
+    answer: LabelSource | None = None,
     target: float,
     delta: float = 0.1,
     metric: Metric = "accuracy",
@@ -396,7 +391,9 @@ class RowsPromise:
     @cached_property
     def places(self) -> IndexArray:
         """Rows that it is about, shape (m,)."""
-        return np.arange(len(self.rows)) if self.metric == "recall" else _with_label(self.rows, self.label)
+        if self.metric == "recall":
+            return np.arange(len(self.rows))
+        return _with_label(self.rows, self.label)
 
     @cached_property
     def confidence(self) -> FloatArray:
@@ -444,10 +441,10 @@ class RowsPromise:
         def is_right(place: int) -> bool | None:
             return self.is_right(place, known[place]) if place in known else None
 
-        certificate = self.certificate(is_right)
+        certificate = counted_promise(self.certificate(is_right), self.rows, self.places, label=self.label)
         return AskedRows(
             rows=self.rows,
-            certificate=counted_promise(certificate, self.rows, self.places, label=self.label),
+            certificate=certificate,
             label=self.label,
             places=self.places,
             answers=known,
@@ -488,7 +485,7 @@ def probability_of(probabilities: object, label: str) -> float:
     return min(max(float(probabilities.get(label) or 0.0), 0.0), 1.0)
 
 
-def answered(answer: Answer, file: AnswerFile, rows: SavedRows, place: int) -> str:
+def answered(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int) -> str:
     """Return the answer to the row at `place`; DataError if it is no label."""
     found = answer(file.texts_of([place], rows)[place])
     if not found or not _is_label(found, rows):

@@ -204,14 +204,10 @@ def compare_predictions(
     if len(runs) < 2:
         raise ConfigurationError(f"Expected at least two runs to compare, got {len(runs)}.")
     first, *others = runs
-    differences = [_difference(first, other, level, gate=gate, loss_gate=loss_gate) for other in others]
-    adjusted = holm([difference.comparison.p_value for difference in differences]).tolist()
-    return RunComparison(
-        runs=tuple(_score(run, level) for run in runs),
-        differences=tuple(
-            replace(difference, p_holm=p) for difference, p in zip(differences, adjusted, strict=True)
-        ),
-    )
+    found = [_difference(first, other, level, gate=gate, loss_gate=loss_gate) for other in others]
+    adjusted = holm([difference.comparison.p_value for difference in found]).tolist()
+    differences = [replace(one, p_holm=p) for one, p in zip(found, adjusted, strict=True)]
+    return RunComparison(runs=tuple(_score(run, level) for run in runs), differences=tuple(differences))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -232,13 +228,13 @@ def _pairs(first: SavedRows, other: SavedRows, *, finished: bool) -> _Pairs:
         They are not of the same rows; unless `finished`, those of one may be the first ones of the other.
     """
     _, ours, theirs = np.intersect1d(first.index, other.index, assume_unique=True, return_indices=True)
-    pairs = _Pairs(first=ours, other=theirs, unpaired=len(first) + len(other) - 2 * len(ours))
-    if pairs.unpaired and (finished or not _is_beginning(first, other)):
+    unpaired = len(first) + len(other) - 2 * len(ours)
+    if unpaired and (finished or not _is_beginning(first, other)):
         _refuse_rows(first, other, finished=finished)
     for name in ("inputs", "answers"):
         mine = getattr(first, name)
         yours = getattr(other, name)
-        for row, position in zip(pairs.first.tolist(), pairs.other.tolist(), strict=True):
+        for row, position in zip(ours.tolist(), theirs.tolist(), strict=True):
             a = mine[row]
             b = yours[position]
             if a != b and None not in (a, b):
@@ -246,7 +242,7 @@ def _pairs(first: SavedRows, other: SavedRows, *, finished: bool) -> _Pairs:
                     f"Expected the same {name[:-1]} in the row with index {first.index[row]}, got {a[:_SHOWN]!r} in "
                     f"{first.name} and {b[:_SHOWN]!r} in {other.name}: compare runs on the same data."
                 )
-    return pairs
+    return _Pairs(first=ours, other=theirs, unpaired=unpaired)
 
 
 def _is_beginning(first: SavedRows, other: SavedRows) -> bool:
@@ -314,20 +310,22 @@ def _with_rows(gate: PairedGate, right_a: NDArray[np.int8], right_b: NDArray[np.
 
 def _score(run: SavedRows, level: float) -> ComparedRun:
     known = run.correct != UNKNOWN
-    correct = run.correct[known]
+    n = int(known.sum())
+    correct = int(run.correct[known].sum())
     sure = known & ~np.isnan(run.confidence)
     ece = brier = None
     if sure.any():
-        ece = expected_calibration_error(run.confidence[sure], run.correct[sure])
-        brier = brier_score(run.confidence[sure], run.correct[sure])
+        scored = run.confidence[sure], run.correct[sure]
+        ece = expected_calibration_error(*scored)
+        brier = brier_score(*scored)
     return ComparedRun(
         name=run.name,
         rows=len(run),
         errors=int(run.failed.sum()),
         unlabelled=int((~known & ~run.failed).sum()),
-        n=len(correct),
-        correct=int(correct.sum()),
-        accuracy=wilson_interval(int(correct.sum()), len(correct), level),
+        n=n,
+        correct=correct,
+        accuracy=wilson_interval(correct, n, level),
         macro_f1=_macro_f1(run, known),
         rows_with_confidence=int(sure.sum()),
         ece=ece,
@@ -336,10 +334,14 @@ def _score(run: SavedRows, level: float) -> ComparedRun:
 
 
 def _macro_f1(run: SavedRows, known: BoolArray) -> float | None:
-    rows = np.flatnonzero(known).tolist()
-    truth = [run.answers[row] for row in rows]
-    predicted = [run.labels[row] for row in rows]
-    stated = [label for label in truth if label is not None]
-    if len(stated) < len(truth) or not any(predicted):
+    truth = []
+    predicted = []
+    for row in np.flatnonzero(known).tolist():
+        answer = run.answers[row]
+        if answer is None:
+            return None
+        truth.append(answer)
+        predicted.append(run.labels[row])
+    if not any(predicted):
         return None
-    return classification_summary(stated, predicted, labels=run.label_set).macro_f1
+    return classification_summary(truth, predicted, labels=run.label_set).macro_f1

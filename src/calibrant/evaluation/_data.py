@@ -107,11 +107,12 @@ class UnlabelledTexts:
         """Yield the columns of each row, and the row as an example."""
         for text in self._texts:
             given = text if isinstance(text, TextWithContext) else TextWithContext(text)  # type: ignore[arg-type]
-            values = {"input": given.text} | ({} if given.context is None else {"context": given.context})
-            example = Example(
-                input="" if _is_blank(given.text) else given.text, answer="", context=given.context
-            )
-            yield values, example
+            context = given.context
+            values = {"input": given.text}
+            if context is not None:
+                values["context"] = context
+            written = "" if _is_blank(given.text) else given.text
+            yield values, Example(input=written, answer="", context=context)
 
 
 class UnlabelledFile(UnlabelledTexts):
@@ -180,10 +181,13 @@ class UnlabelledFile(UnlabelledTexts):
                         f"expected a column {column!r}, got the columns {known:.200}: name that of the texts "
                         "(--text-column)."
                     )
-            yield row.values, self.example(row)
+            yield row.values, self._example(row)
 
-    def example(self, row: Row) -> Example:
-        """Return a row's text and context, without an answer."""
+    def example_of(self, values: Record, *, line: int = 0) -> Example:
+        """Return the text and context of a row with these columns, without an answer."""
+        return self._example(Row(values=values, path=self.path, line=line))
+
+    def _example(self, row: Row) -> Example:
         context = None if self._context is None else _text_or_nothing(row, self._context)
         return Example(
             input=_text_or_nothing(row, self.text),
@@ -327,8 +331,8 @@ def find_abilities(
     """
     if not isinstance(predictor, BasePredictor):
         return
-    first = next((example for example in examples if example.input), None)
-    predictor.find_abilities(None if first is None else predictor.query(first.text), stop=stop)
+    queries = (predictor.query(example.text) for example in examples if example.input)
+    predictor.find_abilities(next(queries, None), stop=stop)
     if rows is not None and isinstance(predictor, Classifier) and predictor.space is LogprobSpace.FUSED:
         calls = predictor.method.calls_a_row
         _LOG.warning(

@@ -177,8 +177,12 @@ class HistoryDrift:
 
     def to_record(self) -> dict[str, Any]:
         """Return the distances as JSON values."""
-        flags = ("labels_drifted", "confidence_drifted", "topics_drifted")
-        return {**asdict(self), **{name: getattr(self, name) for name in flags}}
+        return {
+            **asdict(self),
+            "labels_drifted": self.labels_drifted,
+            "confidence_drifted": self.confidence_drifted,
+            "topics_drifted": self.topics_drifted,
+        }
 
     def lines(self, *, all_of_them: bool) -> Iterator[str]:
         """Yield lines on what has drifted, or on everything that was compared."""
@@ -197,10 +201,9 @@ class HistoryDrift:
             )
 
     def _labels_line(self) -> str:
-        moves = {name: abs(now - then) for name, (then, now) in self.shares.items()}
+        moved = sorted(self.shares.items(), key=lambda share: -abs(share[1][1] - share[1][0]))
         shown = ", ".join(
-            f"{name} {100 * self.shares[name][1]:.1f} % after {100 * self.shares[name][0]:.1f} %"
-            for name in sorted(moves, key=lambda name: -moves[name])[:3]
+            f"{name} {100 * now:.1f} % after {100 * then:.1f} %" for name, (then, now) in moved[:3]
         )
         return (
             f"{_word(drifted=self.labels_drifted)} of the labels against {self.history:,} of the run: distance "
@@ -258,16 +261,25 @@ class _Seen:
 
     def add(self, predictions: Sequence[Prediction], tuned: Tuned) -> None:
         """Take predictions into account."""
-        labelled = [prediction for prediction in predictions if prediction.label is not None]
-        for prediction in labelled:
-            self.labels.update(tuned.labels.decisions(str(prediction.label)))
-        self.answered += len(labelled)
-        self.confidences.add([one.confidence for one in predictions if one.confidence is not None])
-        self.sketches.add([(one.sketch, one.label) for one in labelled if one.sketch is not None])
+        confidences = []
+        sketches = []
         for prediction in predictions:
-            self.digest.update(f"{prediction.label!r} {prediction.confidence!r}\n".encode())
-            if prediction.sketch is not None:
-                self.digest.update(prediction.sketch.tobytes())
+            label = prediction.label
+            confidence = prediction.confidence
+            sketch = prediction.sketch
+            self.digest.update(f"{label!r} {confidence!r}\n".encode())
+            if sketch is not None:
+                self.digest.update(sketch.tobytes())
+            if confidence is not None:
+                confidences.append(confidence)
+            if label is None:
+                continue
+            self.answered += 1
+            self.labels.update(tuned.labels.decisions(label))
+            if sketch is not None:
+                sketches.append((sketch, label))
+        self.confidences.add(confidences)
+        self.sketches.add(sketches)
 
 
 class HistoryWatch:
@@ -341,20 +353,28 @@ class HistoryWatch:
         earlier = [history.labels.get(name, 0) for name in names]
         later = [seen.labels.get(name, 0) for name in names]
         table = np.array([earlier, later])
+        sizes = table.sum(axis=1)
         several = history.answered is not None or self._tuned.labels.holds_several
-        answered = history.rows if history.answered is None else history.answered
-        sizes = np.array([answered, seen.answered]) if several else table.sum(axis=1)
-        then, now = table / np.maximum(sizes[:, np.newaxis], 1)
-        apart = np.abs(now - then)
+        if several:
+            answered = history.rows if history.answered is None else history.answered
+            sizes = np.array([answered, seen.answered])
+        shares = table / np.maximum(sizes[:, np.newaxis], 1)
+        apart = np.abs(shares[1] - shares[0])
         rng = np.random.default_rng(0)
-        pairs = zip(then.tolist(), now.tolist(), strict=True)
+        if several:
+            distance = apart.max(initial=0.0)
+            p_value = _each_label(table, sizes)
+        else:
+            distance = apart.sum() / 2
+            p_value = _same_labels(table, level, rng)
+        confidences = np.array(seen.confidences.values)
         return HistoryDrift(
             rows=int(sizes[1]),
             history=int(sizes[0]),
-            shares=dict(zip(names, pairs, strict=True)),
-            label_distance=float(apart.max(initial=0.0) if several else apart.sum() / 2),
-            label_p_value=_each_label(table, sizes) if several else _same_labels(table, level, rng),
-            confidence=measure_drift(np.array(seen.confidences.values), np.array(history.confidence)),
+            shares=dict(zip(names, map(tuple, shares.T.tolist()), strict=True)),
+            label_distance=float(distance),
+            label_p_value=p_value,
+            confidence=measure_drift(confidences, np.array(history.confidence)),
             topics=self._topics(history, level, rng),
             look=look,
             level=level,
@@ -367,15 +387,13 @@ class HistoryWatch:
         if history.sketches is None:
             return None
         earlier = history.sketches.matrix
-        pairs = [
-            (sketch, label) for sketch, label in self._seen.sketches.values if len(sketch) == earlier.shape[1]
-        ]
+        width = earlier.shape[1]
+        pairs = [pair for pair in self._seen.sketches.values if len(pair[0]) == width]
         if not pairs:
             return None
         sketches, labels = zip(*pairs, strict=True)
-        return measure_topics(
-            np.array(sketches), labels, earlier, history.sketches.labels, level=level, rng=rng
-        )
+        matrix = np.array(sketches)
+        return measure_topics(matrix, labels, earlier, history.sketches.labels, level=level, rng=rng)
 
     def _look(self, history: PredictionHistory) -> int:
         """Return the number of files compared with the history, this one included, and write this one down.
@@ -386,7 +404,8 @@ class HistoryWatch:
         if not self._counts_files:
             return 1
         # A bundle may hold no other file, and has the user's folder alone.
-        ledger = Ledger.named("drift", beside=self._tuned.path if self._tuned.digest is None else None)
+        is_run = self._tuned.digest is None
+        ledger = Ledger.named("drift", beside=self._tuned.path if is_run else None)
         file = self._seen.digest.hexdigest()
         with ledger.locked():  # files that are labelled at the same moment get numbers of their own
             try:
@@ -486,8 +505,11 @@ def _label_p_value(later: int, have: int, new: int, n_rows: int) -> float:
         found: FloatArray = gammaln(np.add(n, 1)) - chosen - others
         return found
 
+    expected = have * new
     counts = np.arange(max(0, new + have - n_rows), min(new, have) + 1)
-    is_further = np.abs(counts * n_rows - have * new) >= abs(later * n_rows - have * new)
-    further = counts[is_further]
-    logs = log_choices(have, further) + log_choices(n_rows - have, new - further) - log_choices(n_rows, new)
+    distances = np.abs(counts * n_rows - expected)
+    further = counts[distances >= abs(later * n_rows - expected)]
+    with_label = log_choices(have, further)
+    without = log_choices(n_rows - have, new - further)
+    logs = with_label + without - log_choices(n_rows, new)
     return min(1.0, float(np.exp(logs).sum()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from calibrant.calibration._estimates import (
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._prediction import JsonObject
-from calibrant.evaluation._asked import NO_LABEL, Answer, AnswerFile, answered, probability_of
+from calibrant.evaluation._asked import NO_LABEL, AnswerFile, LabelSource, answered, probability_of
 from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
@@ -92,15 +93,20 @@ class EstimatedRows:
 
 def _values(found: Estimate) -> dict[str, float]:
     interval = found.interval
-    names = ("estimate", "lower", "upper", "level")
-    return {name: getattr(interval, name) for name in names} | {"plain_labels": found.plain_labels}
+    return {
+        "estimate": interval.estimate,
+        "lower": interval.lower,
+        "upper": interval.upper,
+        "level": interval.level,
+        "plain_labels": found.plain_labels,
+    }
 
 
 def estimate_saved(
     rows: SavedRows,
     file: AnswerFile,
     *,
-    answer: Answer | None = None,
+    answer: LabelSource | None = None,
     budget: int,
     other: SavedRows | None = None,
 ) -> EstimatedRows:
@@ -149,14 +155,15 @@ def estimate_saved(
     if other is not None:
         _check_texts(rows, other, file, wanted, places)
     _fill(file, rows, wanted, answer)
-    n_known = next((n for n, row in enumerate(wanted) if not file.answers.get(row)), len(wanted))
+    known = list(takewhile(file.answers.get, wanted))
+    n_known = len(known)
     is_enough = n_known >= min(_FEWEST, len(wanted))
     pile = None
     difference = None
-    if other is not None and is_enough:
-        difference = _compared(rows, other, places, file, n_known)
-    elif is_enough:
+    if is_enough and other is None:
         pile = _estimated(rows, file, n_known)
+    elif is_enough and other is not None:
+        difference = _compared(rows, other, places, file, n_known)
     return EstimatedRows(
         rows=rows,
         other=other,
@@ -167,7 +174,7 @@ def estimate_saved(
     )
 
 
-def _fill(file: AnswerFile, rows: SavedRows, wanted: list[int], answer: Answer | None) -> None:
+def _fill(file: AnswerFile, rows: SavedRows, wanted: list[int], answer: LabelSource | None) -> None:
     """Ask for the answers that are missing, or add their rows to the file for a person."""
     missing = [row for row in wanted if not file.answers.get(row)]
     if answer is None:
@@ -201,7 +208,8 @@ def _compared(
 def _estimated(rows: SavedRows, file: AnswerFile, n_known: int) -> PileEstimate:
     """Return shares, accuracy and macro F1 by the first `n_known` rows that are drawn."""
     names = rows.index.tolist()
-    labels = _labels(rows, [file.answers[row] for row in rows_drawn(names, n_known)])
+    answers = [file.answers[row] for row in rows_drawn(names, n_known)]
+    labels = _labels(rows, answers)
     return estimate(
         rows.labels,
         _probabilities(rows, labels),
@@ -214,8 +222,9 @@ def _estimated(rows: SavedRows, file: AnswerFile, n_known: int) -> PileEstimate:
 
 def _labels(rows: SavedRows, answers: list[str]) -> list[str]:
     """Return the label set, and after it labels that occur beyond."""
-    seen = {label for label in (*rows.labels, *answers) if label not in (None, NO_LABEL)}
-    return list(dict.fromkeys([*(rows.label_set or ()), *sorted(map(str, seen))]))
+    seen = {label for label in (*rows.labels, *answers) if label is not None}
+    known = rows.label_set or ()
+    return [*known, *sorted(seen.difference(known, [NO_LABEL]))]
 
 
 def _probabilities(rows: SavedRows, labels: list[str]) -> ArrayLike:

@@ -88,11 +88,11 @@ def measurements_of(
         *_label_figures(predictions, labels),
         *_acceptance_figures(predictions, thresholds),
     )
-    figures = tuple(_figure(*entry) for entry in entries if entry[1] is not None)
+    figures = [_figure(*entry) for entry in entries if entry[1] is not None]
     history = PredictionHistory.of(
         predictions.labels, predictions.confidence, labels=labels, sketches=_sketches(predictions)
     )
-    return Measurements(figures=figures, history=history)
+    return Measurements(figures=tuple(figures), history=history)
 
 
 def _sketches(predictions: SavedRows) -> Sketches | None:
@@ -101,7 +101,8 @@ def _sketches(predictions: SavedRows) -> Sketches | None:
         return None
     places = [place for place, label in enumerate(predictions.labels) if label is not None]
     if len(places) > _SKETCHES:
-        places = sorted(np.random.default_rng(0).choice(places, _SKETCHES, replace=False).tolist())
+        sample = np.random.default_rng(0).choice(places, _SKETCHES, replace=False)
+        places = sorted(sample.tolist())
     labels = []
     sketches = []
     for row in predictions.rows(places):
@@ -187,32 +188,30 @@ def _baseline_figures(
 def _counted_figures(predictions: SavedRows) -> Iterator[_Measured]:
     labelled = np.array([answer is not None for answer in predictions.answers], dtype=np.bool_)
     right = int((predictions.correct == 1).sum())
-    all_rows = int(labelled.sum())
-    answered_rows = int((labelled & ~predictions.failed).sum())
-    for (_, name), rows in zip(_SHARES, (all_rows, answered_rows), strict=True):
-        if rows:
+    counted = (labelled, labelled & ~predictions.failed)
+    for (_, name), mask in zip(_SHARES, counted, strict=True):
+        if rows := int(mask.sum()):
             yield name, _share(right, rows), rows
 
 
 def _search_figures(search: Record) -> Iterator[_Measured]:
     final = search["final"]
     comparison = search["comparison"]
-    scores = [] if final is None else [(final["score"], "this prompt and the head")]
-    scores += [(search["best_prompt"], "this prompt"), (search["seed_prompt"], "first prompt")]
-    for score, of in scores:
+    scores = {"this prompt": search["best_prompt"], "first prompt": search["seed_prompt"]}
+    if final is not None:
+        scores = {"this prompt and the head": final["score"], **scores}
+    for of, score in scores.items():
         if score["accuracy"] is not None:
             answered = score["rows"] - score["outcomes"].get("error", 0)
-            for key in ("accuracy", "macro_f1", "credit"):
-                yield f"test {key.replace('_f1', ' F1')}, {of}", score[key], answered
+            yield f"test accuracy, {of}", score["accuracy"], answered
+            yield f"test macro F1, {of}", score["macro_f1"], answered
+            yield f"test credit, {of}", score["credit"], answered
     if final is not None:
-        seed = final["against_seed"]
-        text = final["against_text"]
-        if seed is not None:
+        if seed := final["against_seed"]:
             yield "test accuracy, with the head minus first prompt", seed["interval"], seed["n"]
-        if text is not None:
-            yield from _baseline_figures(
-                final["baselines"], final, text["n"], kind="test ", of="with the head"
-            )
+        if text := final["against_text"]:
+            baselines = final["baselines"]
+            yield from _baseline_figures(baselines, final, text["n"], kind="test ", of="with the head")
     if changed_prompt(search) and comparison is not None:
         yield "test accuracy, this minus first prompt", comparison["interval"], comparison["n"]
         yield "test credit, this minus first prompt", search["credit_difference"], comparison["n"]
@@ -227,15 +226,17 @@ def _calibration_figures(calibration: Record | None) -> Iterator[_Measured]:
 
 def _label_figures(predictions: SavedRows, labels: LabelSet) -> Iterator[_Measured]:
     """Yield the share of the rows' true labels ever answered, and of rows with a low label mass."""
-    answers = [None if answer is None else labels.canonical(answer) for answer in predictions.answers]
-    known = [
-        (answer, given)
-        for answer, given, failed in zip(answers, predictions.labels, predictions.failed, strict=True)
-        if answer is not None and not failed
-    ]
-    summary = answer_summary(labels, [answer for answer, _ in known], [given for _, given in known])
+    truth = []
+    given = []
+    rows = zip(predictions.answers, predictions.labels, predictions.failed, strict=True)
+    for written, label, failed in rows:
+        answer = None if written is None else labels.canonical(written)
+        if answer is not None and not failed:
+            truth.append(answer)
+            given.append(label)
+    summary = answer_summary(labels, truth, given)
     if summary is not None:
-        yield LABELS_ANSWERED, summary.answered_labels.share, len(known)
+        yield LABELS_ANSWERED, summary.answered_labels.share, len(truth)
     if low := predictions.rows_with_low_label_mass:
         answered = len(predictions.failed) - int(np.sum(predictions.failed))
         yield _LOW_LABEL_MASS, _share(low, answered), answered
@@ -250,7 +251,9 @@ def _acceptance_figures(predictions: SavedRows, thresholds: Record | None) -> It
     # Rows without an answer have NaN, which is below every threshold.
     taken = predictions.confidence >= least
     known = taken & (predictions.correct != UNKNOWN)
-    yield f"{of}, share of the rows", _share(int(taken.sum()), len(taken)), len(taken)
+    rows = len(taken)
+    yield f"{of}, share of the rows", _share(int(taken.sum()), rows), rows
     if known.any():
+        n_known = int(known.sum())
         right = int((predictions.correct[known] == 1).sum())
-        yield f"{of}, accuracy", _share(right, int(known.sum())), known.sum()
+        yield f"{of}, accuracy", _share(right, n_known), n_known

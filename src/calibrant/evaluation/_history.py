@@ -344,17 +344,16 @@ class EvaluationHistory:
             raise ConfigurationError(
                 f"Expected alpha, the confidence level, in (0, 1), got {alpha!r}: 0.95 is usual."
             )
+        level = float(alpha)
         scores = [] if strategy == "none" else self._store.latest(scope, limit=_LATEST)
         empty = HistoryInterval(
-            strategy=strategy, alpha=float(alpha), scores=len(scores), score_type=_score_type(scores)
+            strategy=strategy, alpha=level, scores=len(scores), score_type=_score_type(scores)
         )
         if len(scores) < _LEAST:
             return empty
-        interval = bootstrap_interval([score.score_raw for score in scores], float(alpha), rng=rng)
-        remark = _width_remark(interval, scores)
-        return replace(
-            empty, lower=interval.lower, median=interval.median, upper=interval.upper, remark=remark
-        )
+        found = bootstrap_interval([score.score_raw for score in scores], level, rng=rng)
+        remark = _width_remark(found, scores)
+        return replace(empty, lower=found.lower, median=found.median, upper=found.upper, remark=remark)
 
     def drift(
         self,
@@ -417,11 +416,10 @@ def _finite(value: Any, *, name: str) -> float:  # noqa: ANN401 (whatever it is,
 def _finite_values(values: ArrayLike, *, name: str) -> FloatArray:
     """Return the values as an array of shape (n,); raise unless all are finite numbers."""
     array = np.asarray(values, dtype=None if hasattr(values, "dtype") else object).ravel()
-    if array.dtype.kind not in "biuf":
-        listed = array.tolist()
-        array = np.array([_finite(value, name=name.format(row)) for row, value in enumerate(listed)])
-    for row in np.flatnonzero(~np.isfinite(array))[:1].tolist():
-        _finite(array[row].item(), name=name.format(row))
+    is_numeric = array.dtype.kind in "biuf"
+    if not is_numeric or not np.isfinite(array).all():
+        numbers = [_finite(value, name=name.format(row)) for row, value in enumerate(array.tolist())]
+        array = np.array(numbers)
     return array.astype(np.float64)
 
 

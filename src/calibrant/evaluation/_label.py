@@ -36,7 +36,7 @@ from calibrant.core._frames import (
 )
 from calibrant.core._prediction import IndexArray, Outcome, Prediction, Record
 from calibrant.core._reported import writable
-from calibrant.core._rows import MAX_ROW_BYTES, Columns, Example, Row, TextWithContext
+from calibrant.core._rows import MAX_ROW_BYTES, Columns, Example, TextWithContext
 from calibrant.core._splits import text_hash
 from calibrant.core._table_files import (
     CsvSpelling,
@@ -204,7 +204,9 @@ class LabelFile:
     ) -> None:
         source = rows.path if isinstance(rows, UnlabelledFile) else None
         if file_format is None:
-            file_format = "jsonl" if source is None else _ENDINGS.get(source.suffix.lower(), "csv")
+            file_format = "jsonl"
+            if source is not None:
+                file_format = _ENDINGS.get(source.suffix.lower(), "csv")
         if file_format not in FORMATS:
             raise ConfigurationError(
                 f"Expected the format to be one of {', '.join(FORMATS)}, got {file_format!r:.40}."
@@ -215,8 +217,8 @@ class LabelFile:
             require_parquet()
         if file_format == "xlsx":
             require_excel("--format xlsx")
-        taken = () if source is None else (source.resolve(), source.resolve().parent)
-        if directory.resolve() in taken:
+        place = directory.resolve()
+        if source is not None and place in (source.resolve(), source.resolve().parent):
             raise ConfigurationError(
                 f"Expected an output directory apart from the input, got {directory} for {source}: choose another "
                 "one, as its files are written anew."
@@ -351,7 +353,8 @@ class LabelFile:
                         f"{self.path}: row {number} of the input has another text or context now than when it was "
                         f"labelled: {to_keep_answers(self.directory)}"
                     )
-            yield records, [values for values, _ in block[: len(records)]], table
+            answered = block[: len(records)]
+            yield records, [values for values, _ in answered], table
             if len(records) < len(block):
                 self._has_unanswered = True
                 return
@@ -367,23 +370,15 @@ class LabelFile:
 
             arrow = require_parquet()
             for batch in arrow.parquet.ParquetFile(rows.path).iter_batches(batch_size=_BLOCK):
-                cells = batch.select(rows.read_columns).to_pylist()
-                block = []
-                for values in cells:
-                    example = rows.example(Row(values=values, path=rows.path, line=0))
-                    block.append((values, example))
+                texts = batch.select(rows.read_columns).to_pylist()
+                block = [(values, rows.example_of(values)) for values in texts]
                 yield block, arrow.Table.from_batches([batch])
             return
         if self._format == "xlsx" and isinstance(rows, UnlabelledFile) and rows.is_excel:
             lines = read_excel_cells(rows.path, MAX_ROW_BYTES)
             while sheet_rows := list(islice(lines, _BLOCK)):
-                block = []
-                cells = []
-                for line, values, row_cells in sheet_rows:
-                    example = rows.example(Row(values=values, path=rows.path, line=line))
-                    block.append((values, example))
-                    cells.append(row_cells)
-                yield block, cells
+                block = [(values, rows.example_of(values, line=line)) for line, values, _ in sheet_rows]
+                yield block, [cells for _, _, cells in sheet_rows]
             return
         records = rows.records()
         while block := list(islice(records, _BLOCK)):
@@ -392,9 +387,10 @@ class LabelFile:
     def _added(self, records: Sequence[Record]) -> list[tuple[Any, ...]]:
         """Return the values of the added columns."""
         added = label_values(records, self._decide)
-        if not self._distribution:
-            return added
-        return [(*values, _probabilities(record)) for values, record in zip(added, records, strict=True)]
+        if self._distribution:
+            pairs = zip(added, records, strict=True)
+            added = [(*values, _probabilities(record)) for values, record in pairs]
+        return added
 
     def _writer(self) -> AbstractContextManager[_Write]:
         names = list(self._names.values())
@@ -417,21 +413,18 @@ class LabelFile:
 
 def label_values(records: Sequence[Record], decide: Decide | None = None) -> list[tuple[Any, ...]]:
     """Return the values of `ANSWER_COLUMNS` of rows, given their records."""
-    decided: Sequence[DecidedPrediction] | None = None
+    decided: Sequence[DecidedPrediction | None] = [None] * len(records)
     if decide is not None:
         decided = decide([_prediction(record) for record in records])
     rows = []
-    for number, record in enumerate(records):
-        confidence = record["confidence"]
-        decision = DECISIONS[record.get("accepted")]
-        if decided is not None:
-            confidence = decided[number].final_confidence
-            decision = decided[number].name
+    for record, found in zip(records, decided, strict=True):
+        confidence = record["confidence"] if found is None else found.final_confidence
+        decision = DECISIONS[record.get("accepted")] if found is None else found.name
         outcome = record["outcome"]
-        provider = answering_model(record)
         if record["reason"] == NO_TEXT:
             outcome = "no text"
             decision = None
+        provider = answering_model(record)
         rows.append((record["label"], confidence, decision, outcome, provider, record["cost"]))
     return rows
 
@@ -448,13 +441,16 @@ def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = N
     decide : callable, optional
         Returns the decisions on predictions.
     """
-    return replace(result, frame=with_answers(frame, label_values(result.records(), decide)))
+    values = label_values(result.records(), decide)
+    return replace(result, frame=with_answers(frame, values))
 
 
 def answering_model(record: Record) -> str | None:
     """Return the name of the model that answered a row; in a cascade, its name there."""
-    answers = [step["model"] for step in record.get("steps", ()) if step["label"] == record["label"]]
-    model: str | None = answers[-1] if answers else record["model"]
+    model: str | None = record["model"]
+    for step in record.get("steps", ()):
+        if step["label"] == record["label"]:
+            model = step["model"]
     return model
 
 
@@ -483,8 +479,9 @@ def _sheet_checksums(path: Path) -> list[tuple[str, int]]:
 
 
 def _probabilities(record: Record) -> Any:  # noqa: ANN401 (JSON values)
-    parts = record.get("parts")
-    return {part["name"]: part["probabilities"] for part in parts} if parts else record["probabilities"]
+    if parts := record.get("parts"):
+        return {part["name"]: part["probabilities"] for part in parts}
+    return record["probabilities"]
 
 
 @contextmanager
@@ -493,9 +490,9 @@ def _json_lines_writer(path: Path, names: Sequence[str]) -> Iterator[_Write]:
 
         def write(values: _Inputs, added: _Added, _: object) -> None:
             for row, more in zip(values, added, strict=True):
-                record = {**row, **dict(zip(names, more, strict=True))}
+                labels = zip(names, more, strict=True)
                 # Dates of a Parquet file become texts.
-                file.write(record_line(record, default=str))
+                file.write(record_line({**row, **dict(labels)}, default=str))
 
         yield write
 
@@ -564,8 +561,7 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
     from calibrant.evaluation._parquet import NUMBERS, require_parquet  # noqa: PLC0415 (of an optional package)
 
     arrow = require_parquet()
-    texts = arrow.schema([(column, arrow.string()) for column in rows.columns])
-    schema = texts
+    schema = texts = arrow.schema([(column, arrow.string()) for column in rows.columns])
     if isinstance(rows, UnlabelledFile) and rows.is_parquet:
         schema = arrow.parquet.ParquetFile(rows.path).schema_arrow
     added_columns = []
@@ -580,9 +576,8 @@ def _parquet_writer(path: Path, rows: UnlabelledTexts, names: Sequence[str]) -> 
 
         def write(values: _Inputs, added: _Added, table: Any) -> None:  # noqa: ANN401
             if table is None:
-                table = arrow.table(
-                    {name: [_cell(row.get(name)) for row in values] for name in texts.names}, texts
-                )
+                columns = {name: [_cell(row.get(name)) for row in values] for name in texts.names}
+                table = arrow.table(columns, texts)
             table = table.slice(0, len(added))
             for place, column in enumerate(added_columns):
                 cells = [more[place] for more in added]
@@ -624,11 +619,12 @@ def excel_writer(path: Path, columns: Sequence[str], names: Sequence[str]) -> It
     book = excel.Workbook(write_only=True)
     sheet = _Sheet(book.create_sheet("labels"), excel)
     with atomic_bytes_writer(path) as file:
-        sheet.append([*map(sheet.cell, columns), *map(sheet.cell, names)], path)
+        sheet.append([sheet.cell(name) for name in (*columns, *names)], path)
 
         def write(values: _Inputs, added: _Added, cells: Sequence[Any] | None) -> None:
-            for number, (row, more) in enumerate(zip(values, added, strict=True)):
+            for number, more in enumerate(added):
                 if cells is None:
+                    row = values[number]
                     row_cells = [sheet.cell(row.get(column)) for column in columns]
                 else:
                     row_cells = sheet.copies(cells[number], len(columns))
@@ -675,20 +671,19 @@ class _Sheet:
         """Return a cell with a value; one that Excel has no type for becomes JSON text."""
         if value is None or isinstance(value, bool | int | float):
             return self._new(self._sheet, value=value)
-        if isinstance(value, str):
-            return self._text(value)
-        return self._text(json.dumps(value, ensure_ascii=False, default=str))
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        return self._text(text)
 
     def copies(self, cells: Sequence[Any], width: int) -> list[Any]:
         """Return copies of a row's cells, as many as there are columns."""
         copies = [self._copy(cell) for cell in cells[:width]]
-        missing = width - len(copies)
-        return [*copies, *([None] * missing)]
+        return copies + [None] * (width - len(copies))
 
     def _copy(self, cell: Any) -> Any:  # noqa: ANN401 (of an optional module)
         if cell.value is None:
             return None
-        copy = self._new(self._sheet, value=cell.value) if cell.data_type != "s" else self._text(cell.value)
+        is_text = cell.data_type == "s"
+        copy = self._text(cell.value) if is_text else self._new(self._sheet, value=cell.value)
         if cell.number_format != "General":
             copy.number_format = cell.number_format
         return copy

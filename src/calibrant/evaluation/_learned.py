@@ -343,23 +343,23 @@ def calibrate_predictions(
         request = CertificateRequest(target_accuracy=target_accuracy, delta=delta, looks=looks)
         certified = counted_certificate(request, predictions, kept.tolist())
     names = []
-    labels = []
     for row in kept.tolist():
         text = predictions.inputs[row]
-        label = predictions.labels[row]
         names.append(f"row {row}" if text is None else text)
-        if label is not None:
-            labels.append(label)
+    labels = [predictions.labels[row] for row in kept.tolist()]
+    has_labels = None not in labels
     fit, test = _halves(names, rng)
 
     def of(rows: list[int]) -> JsonObject:
-        predicted = [labels[row] for row in rows] if len(labels) == len(names) else None
+        predicted = [labels[row] for row in rows] if has_labels else None
         return {"predicted": predicted, "ids": [names[row] for row in rows]}
 
     selection = select_calibrator(p[fit], y[fit], **of(fit), rng=rng)
+    calibrator = selection.calibrator
+    tested = of(test)
     # Refuses rows that were fitted.
-    selection.calibrator.evaluate(p[test], y[test], **of(test))
-    after = selection.calibrator.predict(p[test], predicted=of(test)["predicted"])
+    calibrator.evaluate(p[test], y[test], **tested)
+    after = calibrator.predict(p[test], predicted=tested["predicted"])
     return CalibrationResult(
         source=predictions.name,
         rows=len(predictions),
@@ -512,14 +512,15 @@ class LearnedHead:
 
     def to_record(self) -> JsonObject:
         """Return the result as JSON values."""
-        return {
+        record: JsonObject = {
             "kind": "head",
             "source": self.source,
             "rows": self.rows,
             "left_out": self.left_out,
-            **({} if self.vectors == Usage() else {"vectors": asdict(self.vectors)}),
-            **self.head.describe(),
         }
+        if self.vectors != Usage():
+            record["vectors"] = asdict(self.vectors)
+        return record | self.head.describe()
 
     def write(self, out: str | Path) -> Path:
         """Write ``head.json`` into a directory, created if needed; return the file.
@@ -589,17 +590,19 @@ def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None
     fingerprint = _fingerprint(place, saved)
     if saved.fields & {"parts", "steps"}:
         raise _refusal_error(place, "predictions of one model with one label each, got others")
+    labels = fingerprint.labels
+    position = {label: number for number, label in enumerate(labels)}
     logprobs = []
     answers = []
     texts = []
     for row in saved.rows():
         probabilities = row.values.get("probabilities")
-        if probabilities is None or row.answer is None or row.input is None or row.outcome is Outcome.ERROR:
+        if row.input is None or row.answer is None or row.outcome is Outcome.ERROR or probabilities is None:
             continue
-        if row.answer not in fingerprint.labels:
+        if row.answer not in position:
             raise _refusal_error(place, f"answers among the labels, got {row.answer!r:.80}")
         logprobs.append(_logprobs(probabilities, fingerprint, place))
-        answers.append(list(fingerprint.labels).index(row.answer))
+        answers.append(position[row.answer])
         texts.append(row.input)
     if not logprobs:
         raise _refusal_error(place, "rows with a distribution and a true label, got none")
@@ -610,12 +613,10 @@ def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None
     from calibrant.inference._text_vectors import head_embedding, prepare_vectors, timed_head  # noqa: PLC0415
 
     meter = Gate()
-    labels = fingerprint.labels
     embedding = head_embedding(embeddings, texts, labels=labels, reports_features=False, meter=meter)
     prepare_vectors(embedding, [*texts, *read_by_fits(labels)], meter=meter)
-    head = fit_head(
-        np.array(logprobs), answers, labels=fingerprint.labels, texts=texts, embedding=embedding, rng=seed
-    )
+    rows = np.array(logprobs)
+    head = fit_head(rows, answers, labels=labels, texts=texts, embedding=embedding, rng=seed)
     return LearnedHead(
         source=str(path),
         head=timed_head(head),
@@ -767,5 +768,6 @@ def _drawn_rows(
         while len(kept) > most or characters > most * _CHARACTERS:
             largest, _, dropped = heapq.heappop(kept)
             bound = -largest
-            characters = characters - len(dropped.example.input)
-    return [row for _, _, row in sorted(kept, key=lambda entry: entry[1])]
+            characters -= len(dropped.example.input)
+    kept.sort(key=lambda entry: entry[1])
+    return [row for _, _, row in kept]

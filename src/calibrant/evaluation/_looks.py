@@ -225,12 +225,15 @@ class _TestedRows:
     def of(cls, predictions: SavedRows, kept: Sequence[int]) -> _TestedRows:
         places = np.array(kept)
         groups = None
-        rows = [(predictions.inputs[row], predictions.answers[row] or "") for row in kept]
-        known = [(text, answer) for text, answer in rows if text is not None]
-        if len(known) == len(rows):
-            order = np.argsort([_digest(row) for row in known])
+        rows = []
+        for row in kept:
+            text = predictions.inputs[row]
+            if text is not None:
+                rows.append((text, predictions.answers[row] or ""))
+        if len(rows) == len(kept):
+            order = np.argsort([_digest(row) for row in rows])
             places = places[order]
-            groups = near_duplicate_groups(known)[order]
+            groups = near_duplicate_groups(rows)[order]
         return cls(
             confidence=predictions.confidence[places], correct=predictions.correct[places], groups=groups
         )
@@ -265,9 +268,10 @@ def _lower_tests(found: CertifiedThreshold, book: _Book, share: float) -> tuple[
     """Return the names of the tests for lower targets, down to the first that passed, and their delta in all."""
     lower = found.best_promise
     least = TARGETS[-1] if lower is None else lower.target_accuracy
-    tried = [target for target in TARGETS if least <= target < found.target_accuracy]
     each = share / len(TARGETS)
-    return [book.name(_SEQUENCE, target, each) for target in tried], each * len(tried)
+    tried = [target for target in TARGETS if least <= target < found.target_accuracy]
+    names = [book.name(_SEQUENCE, target, each) for target in tried]
+    return names, each * len(names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,15 +314,16 @@ class _Book:
 
     @classmethod
     def of(cls, predictions: SavedRows, kept: Sequence[int]) -> _Book:
-        # Rows without a text are known by their place.
-        place = str(predictions.path.resolve())
+        path = str(predictions.path.resolve())
         columns = (predictions.index.tolist(), predictions.inputs, predictions.answers)
-        digests = {
-            _digest([f"{place} {index}" if text is None else text, answer or ""])
-            for index, text, answer in zip(*columns, strict=True)
-        }
+        digests = set()
+        for index, text, answer in zip(*columns, strict=True):
+            # Rows without a text are known by their place.
+            name = f"{path} {index}" if text is None else text
+            digests.add(_digest((name, answer or "")))
         places = np.array(kept)
-        places = places[np.argsort(predictions.index[places], kind="stable")]
+        order = np.argsort(predictions.index[places], kind="stable")
+        places = places[order]
         confidence = predictions.confidence[places].tolist()
         correct = predictions.correct[places].tolist()
         return cls(
@@ -351,7 +356,8 @@ class _Book:
 
     def knows(self, tests: Iterable[str]) -> bool:
         """Return True if all of the tests are written down."""
-        return {test for entry in self._entries() for test in entry.tests}.issuperset(tests)
+        known = [entry.tests for entry in self._entries()]
+        return frozenset().union(*known).issuperset(tests)
 
     def has_others(self) -> bool:
         """Return True if a certificate was asked of other answers to these rows."""
@@ -360,16 +366,15 @@ class _Book:
     def _entries(self) -> Iterator[_Entry]:
         """Yield the entries on these rows, or on some of them."""
         for entry in self.ledger.entries():
-            common = len(set(self.rows).intersection(entry["rows"].split()))
-            if common > _COMMON * len(self.rows):
+            common = set(self.rows).intersection(entry["rows"].split())
+            if len(common) > _COMMON * len(self.rows):
                 yield _Entry.of(entry)
 
     def spend(self, tests: Sequence[str], delta: float) -> None:
         """Write down tests with their delta in all, unless they are known."""
         if not self.knows(tests):
-            self.ledger.add(
-                " ".join(self.rows), {"answers": self.answers, "tests": list(tests), "delta": delta}
-            )
+            entry = {"answers": self.answers, "tests": list(tests), "delta": delta}
+            self.ledger.add(" ".join(self.rows), entry)
 
 
 def _folder(path: Path) -> Path | None:

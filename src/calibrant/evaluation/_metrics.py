@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -356,11 +357,8 @@ class EvaluationResult:
         columns = {name: [record.get(name) for record in records] for name in _COLUMN_TYPES}
         if distribution:
             distributions = [record["probabilities"] or {} for record in records]
-            labels = dict.fromkeys(label for probabilities in distributions for label in probabilities)
-            for label in labels:
-                columns[f"probability_{label}"] = [
-                    probabilities.get(label) for probabilities in distributions
-                ]
+            for label in dict.fromkeys(chain.from_iterable(distributions)):
+                columns[f"probability_{label}"] = [found.get(label) for found in distributions]
         index = getattr(self.frame, "index", None)
         rows = pandas_frame(columns, index=None if index is None else index[: len(records)])
         return rows.astype({name: kind for name, kind in _COLUMN_TYPES.items() if kind is not None})
@@ -482,8 +480,15 @@ EvaluationProgressListener: TypeAlias = Callable[[EvaluationProgress], None]
 def _interval(interval: Interval | None, correct: int, rows: int, denominator: str) -> JsonObject | None:
     if interval is None:
         return None
-    ends = {name: getattr(interval, name) for name in ("estimate", "lower", "upper", "level")}
-    return {**ends, "correct": correct, "rows": rows, "denominator": denominator}
+    return {
+        "estimate": interval.estimate,
+        "lower": interval.lower,
+        "upper": interval.upper,
+        "level": interval.level,
+        "correct": correct,
+        "rows": rows,
+        "denominator": denominator,
+    }
 
 
 def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:

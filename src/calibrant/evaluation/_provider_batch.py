@@ -24,7 +24,7 @@ from calibrant.core._errors import ConfigurationError, ContextLengthError, Provi
 from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, read_run_record
 from calibrant.core._fingerprint import Fingerprint, asked_text, sha256_of
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import BoolArray, LogprobSpace, Outcome, Prediction, Record
+from calibrant.core._prediction import BoolArray, LogprobSpace, Outcome, Prediction, Record, Usage
 from calibrant.core._rows import Example
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.evaluation._data import NO_TEXT
@@ -218,8 +218,11 @@ def custom_id(row: int) -> str:
 
 def row_of(name: object) -> int | None:
     """Return the row number in a ``custom_id``; None if the id is not one of `custom_id`."""
-    digits = name.removeprefix(_NAME) if isinstance(name, str) else ""
-    return int(digits) if digits.isascii() and digits.isdigit() and name == custom_id(int(digits)) else None
+    digits = str(name).removeprefix(_NAME)
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    row = int(digits)
+    return row if name == custom_id(row) else None
 
 
 @dataclass(kw_only=True)
@@ -326,13 +329,13 @@ class BatchJob:
         paths = [self.path / name for name in (_ROWS, *kept)]
         paths += [self.file("requests", part) for part in self.parts]
         with contextlib.ExitStack() as stack:
-            files = []
+            files = {}
             for path in paths:
                 with _reading(path):
-                    files.append(stack.enter_context(path.open("rb")))
+                    files[path] = stack.enter_context(path.open("rb"))
 
             def in_place() -> bool:
-                return all(is_in_place(file.fileno(), path) for file, path in zip(files, paths, strict=True))
+                return all(is_in_place(file.fileno(), path) for path, file in files.items())
 
             with refuse_lost_files(self.path, in_place):
                 yield
@@ -341,8 +344,8 @@ class BatchJob:
         """Store the rows for joining with their answers."""
         with (self.path / _ROWS).open("w", encoding="utf-8") as file:
             for row in rows:
-                record = {"input": row.input, "answer": row.answer, "context": dict(row.additional_context)}
-                record |= origin_record(row)
+                context = dict(row.additional_context)
+                record = {"input": row.input, "answer": row.answer, "context": context, **origin_record(row)}
                 file.write(json.dumps(record) + "\n")
 
     def read_rows(self) -> Iterator[Example]:
@@ -385,9 +388,9 @@ class BatchJob:
             A single request is larger than a file may be.
         """
         parts: list[BatchPart] = []
+        requests = limits.requests  # in the file at hand; as if one before the first were full
         size = 0
         with contextlib.ExitStack() as files:
-            file: IO[bytes] | None = None
             for line in lines:
                 data = line.encode() + b"\n"
                 if len(data) > limits.bytes:
@@ -395,15 +398,16 @@ class BatchJob:
                         f"Expected requests of at most {limits.bytes:,} bytes, got one of {len(data):,}: shorten "
                         "the text or the prompt."
                     )
-                full = parts and (parts[-1].requests >= limits.requests or size + len(data) > limits.bytes)
-                if file is None or full:
+                if requests >= limits.requests or size + len(data) > limits.bytes:
                     files.close()
-                    parts.append(BatchPart(number=len(self.parts) + len(parts) + 1, requests=0))
+                    number = len(self.parts) + len(parts) + 1
+                    parts.append(BatchPart(number=number, requests=0))
                     file = files.enter_context(self.file("requests", parts[-1]).open("wb"))
-                    size = 0
+                    requests = size = 0
                 file.write(data)
                 size += len(data)
-                parts[-1] = replace(parts[-1], requests=parts[-1].requests + 1)
+                requests += 1
+                parts[-1] = replace(parts[-1], requests=requests)
         self.parts += tuple(parts)
         self.save()
 
@@ -588,19 +592,21 @@ class BatchAnswers:
                 return self._refused(status, body)
         if not isinstance(error, Mapping):
             return _error(f"the line holds neither an answer nor an error: {_AGAIN}")
-        code, message = (str(error.get(name) or "") for name in ("code", "message"))
+        code = str(error.get("code") or "")
         if code in _TIMED_OUT:
             return _error(f"{code.removeprefix('batch_')}: {_AGAIN}")
-        reason = ": ".join(filter(None, [code, message])) or "the provider does not say why"
+        words = filter(None, (code, error.get("message")))
+        reason = ": ".join(map(str, words)) or "the provider does not say why"
         return _error(self._api.redacted(reason)[:500])
 
     def _refused(self, status: int, body: object) -> Prediction:
         failure = self._api.refusal(status, body)
+        reason = str(failure)
         if isinstance(failure, ContextLengthError):
-            return Prediction(label=None, outcome=Outcome.UNPARSED, reason=str(failure))
-        if status == 400 and any(word in str(failure).lower() for word in _BLOCKED):
-            return Prediction(label=None, outcome=Outcome.REFUSAL, reason=str(failure))
-        return _error(str(failure))
+            return _without_label(Outcome.UNPARSED, reason)
+        if status == 400 and any(word in reason.lower() for word in _BLOCKED):
+            return _without_label(Outcome.REFUSAL, reason)
+        return _error(reason)
 
 
 Finisher: TypeAlias = Callable[[Sequence[Prediction], Sequence[str]], list[Prediction]]
@@ -634,7 +640,8 @@ def finisher(job: BatchJob, meter: Gate) -> Finisher:
             )
         head = opened_head(head, meter=meter)
     if about.get("label_prior") is not None:
-        prior = LabelPriorCorrection.load(job.path / LABEL_PRIOR, fingerprint=_fingerprint(job, about))
+        fingerprint = _fingerprint(job, about)
+        prior = LabelPriorCorrection.load(job.path / LABEL_PRIOR, fingerprint=fingerprint)
 
     def finish(predictions: Sequence[Prediction], texts: Sequence[str]) -> list[Prediction]:
         found = list(predictions)
@@ -671,14 +678,18 @@ def _reader(reading: Record) -> AnswerReader:
 def _labels(reading: Record) -> LabelSet:
     """Return the label set of a reader's description."""
     if "fields" in reading:
-        return FieldLabels(
-            [Field(name=name, path=path, labels=labels) for name, path, labels in reading["fields"]]
-        )
-    return (MultiLabels if reading.get("several") else LabelSet)(reading["labels"])
+        fields = reading["fields"]
+        return FieldLabels([Field(name=name, path=path, labels=labels) for name, path, labels in fields])
+    kind = MultiLabels if reading.get("several") else LabelSet
+    return kind(reading["labels"])
+
+
+def _without_label(outcome: Outcome, reason: str) -> Prediction:
+    return Prediction(label=None, outcome=outcome, reason=reason)
 
 
 def _error(reason: str) -> Prediction:
-    return Prediction(label=None, outcome=Outcome.ERROR, reason=reason)
+    return _without_label(Outcome.ERROR, reason)
 
 
 _LOG = logging.getLogger("calibrant")
@@ -956,24 +967,25 @@ def _new_job(
     """Return a new job; its fingerprint holds digests instead of texts."""
     options = {name: value for name, value in classifier.options.items() if name not in _NOT_SENT}
     about = classifier.describe()
-    shown = about.get("demonstrations")
-    learned = [about.get("head"), about["label_prior"]]
     prompt = [classifier.prompt, classifier.user_template]
-    if shown:
+    if shown := about.get("demonstrations"):
         prompt.append(shown)
+    fingerprint = {
+        "model": _digest([classifier.name, api.address]),
+        "prompt": _digest(prompt),
+        "labels": _digest([method.describe(), classifier.response_format]),
+        "options": _digest([options, classifier.top_logprobs]),
+        "rows": digest,
+    }
+    learned = [about.get("head"), about["label_prior"]]
+    if any(learned):
+        fingerprint["corrections"] = _digest(learned)
     return BatchJob(
         path=out,
         run=uuid.uuid4().hex,
         created=time.time(),
         rows=rows,
-        fingerprint={
-            "model": _digest([classifier.name, api.address]),
-            "prompt": _digest(prompt),
-            "labels": _digest([method.describe(), classifier.response_format]),
-            "options": _digest([options, classifier.top_logprobs]),
-            "rows": digest,
-            **({"corrections": _digest(learned)} if any(learned) else {}),
-        },
+        fingerprint=fingerprint,
         connection={
             "model": classifier.name,
             "api_base": api.address,
@@ -1011,16 +1023,8 @@ async def _send(api: BatchApi, job: BatchJob) -> BatchReport:
 
 def _as_reported(part: BatchPart, batch: RemoteBatch) -> BatchPart:
     """Return a part in the state that the provider reports."""
-    return replace(
-        part,
-        batch_id=batch.id,
-        status=batch.status,
-        completed=batch.completed,
-        failed=batch.failed,
-        output_file=batch.output_file,
-        error_file=batch.error_file,
-        errors=batch.errors,
-    )
+    names = ("status", "completed", "failed", "output_file", "error_file", "errors")
+    return replace(part, batch_id=batch.id, **{name: getattr(batch, name) for name in names})
 
 
 async def _look(api: BatchApi, job: BatchJob) -> None:
@@ -1033,7 +1037,8 @@ async def _look(api: BatchApi, job: BatchJob) -> None:
 async def _fetch(api: BatchApi, job: BatchJob) -> None:
     for part in job.parts:
         if part.ended and not part.fetched:
-            for kind, remote in (("answers", part.output_file), ("errors", part.error_file)):
+            remote_files = {"answers": part.output_file, "errors": part.error_file}
+            for kind, remote in remote_files.items():
                 if remote is not None:
                     await api.download(remote, job.file(kind, part))
             job.save_part(replace(part, fetched=True))
@@ -1073,8 +1078,7 @@ async def _watch(
 def _join(job: BatchJob, api: BatchApi) -> BatchReport:
     """Write the predictions of all rows in input order, atomically."""
     outcomes: Counter[str] = Counter()
-    tokens: Counter[str] = Counter()
-
+    usage = Usage()
     meter = Gate()
     answers = BatchAnswers(job, api)
     finish = finisher(job, meter)
@@ -1083,16 +1087,16 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
         for index, (example, prediction) in enumerate(_finished_rows(rows, finish)):
             file.write(row_line(index, example, prediction).decode())
             outcomes[prediction.outcome.value] += 1
-            tokens["prompt_tokens"] += prediction.usage.prompt_tokens
-            tokens["completion_tokens"] += prediction.usage.completion_tokens
+            usage += prediction.usage
+    discarded = answers.discarded
     return replace(
         job.report(),
         outcomes=dict(outcomes),
-        prompt_tokens=tokens["prompt_tokens"] + meter.tokens,
-        completion_tokens=tokens["completion_tokens"],
-        broken=answers.discarded["broken"],
-        unknown=answers.discarded["unknown"],
-        duplicates=answers.discarded["duplicates"],
+        prompt_tokens=usage.prompt_tokens + meter.tokens,
+        completion_tokens=usage.completion_tokens,
+        broken=discarded["broken"],
+        unknown=discarded["unknown"],
+        duplicates=discarded["duplicates"],
     )
 
 
@@ -1100,11 +1104,12 @@ def _finished_rows(
     rows: Iterator[tuple[Example, Prediction]], finish: Finisher
 ) -> Iterator[tuple[Example, Prediction]]:
     """Yield rows with their final predictions, in blocks whose vectors are asked for together."""
-    without_text = Prediction(label=None, outcome=Outcome.UNPARSED, reason=NO_TEXT)
+    without_text = _without_label(Outcome.UNPARSED, NO_TEXT)
     while block := list(islice(rows, _FINISHED_TOGETHER)):
         examples = [example for example, _ in block]
         answers = [answer if one.input or one.answer else without_text for one, answer in block]
-        yield from zip(examples, finish(answers, [one.input for one in examples]), strict=True)
+        texts = [one.input for one in examples]
+        yield from zip(examples, finish(answers, texts), strict=True)
 
 
 def _failed_requests(job: BatchJob, api: BatchApi) -> Iterator[str]:

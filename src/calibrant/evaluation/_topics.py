@@ -70,12 +70,14 @@ class _Stratum:
     def of(cls, label: str, rows: Matrix, new: BoolArray) -> _Stratum:
         n_new = int(new.sum())
         size = n_new * (len(new) - n_new) / len(new)
-        return cls(label=label, rows=rows - rows.mean(axis=0), new=new.astype(np.float32), size=size)
+        centred = rows - rows.mean(axis=0)
+        return cls(label=label, rows=centred, new=new.astype(np.float32), size=size)
 
     @property
     def variance(self) -> float:
         """Variance of the texts, summed over the numbers of a sketch."""
-        return float(np.square(self.rows, dtype=np.float64).sum()) / max(len(self.rows) - 1, 1)
+        squares = np.square(self.rows, dtype=np.float64)
+        return float(squares.sum()) / max(len(self.rows) - 1, 1)
 
     @property
     def excess(self) -> float:
@@ -144,8 +146,10 @@ def _p_value(strata: Sequence[_Stratum], level: float, rng: np.random.Generator)
     further = np.zeros(2)
     drawn = 0
     while drawn < permutations and further.min() <= enough:
-        shuffled = [stratum.rows if not drawn else rng.permutation(stratum.rows) for stratum in strata]
-        distances = _distances(strata, masks, shuffled)
+        rows = [stratum.rows for stratum in strata]
+        if drawn:
+            rows = list(map(rng.permutation, rows))
+        distances = _distances(strata, masks, rows)
         further += (distances >= least).sum(axis=1)
         drawn += _BATCH
     return min(1.0, 2.0 * float(further.min()) / drawn)
@@ -165,8 +169,10 @@ def _distances(strata: Sequence[_Stratum], masks: Sequence[Matrix], shuffled: Se
     reverse. On halves of Emotion and Rotten Tomatoes this saw more than columns put to one variance, whitened columns,
     random features of a Gaussian kernel, or a classifier learned on one half of the rows.
     """
-    within = np.zeros(len(masks[0]))
-    together = np.zeros((len(masks[0]), shuffled[0].shape[1]), dtype=np.float32)
+    n_masks = len(masks[0])
+    width = shuffled[0].shape[1]
+    within = np.zeros(n_masks)
+    together = np.zeros((n_masks, width), dtype=np.float32)
     for stratum, mask, rows in zip(strata, masks, shuffled, strict=True):
         total = mask @ rows
         within += np.einsum("bd,bd->b", total, total) / stratum.size**0.5

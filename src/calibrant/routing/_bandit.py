@@ -93,8 +93,9 @@ class LinUCB:
     def learn(self, arm: int, context: FloatArray, reward: float) -> None:
         """Update the regression of one arm with a reward for a context of length 1, shape (dim,)."""
         self.ridge *= self._decay
-        for due in np.flatnonzero((self.updates >= self.dim) | (self.ridge < LEAST_RIDGE)):
-            self._refactorise(int(due))
+        is_due = (self.updates >= self.dim) | (self.ridge < LEAST_RIDGE)
+        for due in np.flatnonzero(is_due).tolist():
+            self._refactorise(due)
         ridge = float(self.ridge[arm])
         # Sherman-Morrison for I + gram + x x' / ridge; products of a vector with itself stay symmetric.
         scaled = context / math.sqrt(ridge)
@@ -123,7 +124,8 @@ class LinUCB:
             I + gram is not positive definite.
         """
         eye = np.eye(self.dim)
-        half = np.linalg.solve(np.linalg.cholesky(eye + self.gram[arm]), eye)
+        root = np.linalg.cholesky(eye + self.gram[arm])
+        half = np.linalg.solve(root, eye)
         self.inverse[arm] = half.T @ half
 
     def _refactorise(self, arm: int) -> None:
@@ -302,9 +304,15 @@ class BanditRouter(TallyRouter[_BanditTally]):
     @classmethod
     def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
-        own = {name: settings["bandit"][name] for name in ("alpha", "dim", "cost_weight", "decay_factor")}
-        costs = provider_values(settings, "cost")
-        return cls(provider_names(settings), **own, costs=costs)
+        own = settings["bandit"]
+        return cls(
+            provider_names(settings),
+            alpha=own["alpha"],
+            dim=own["dim"],
+            cost_weight=own["cost_weight"],
+            decay_factor=own["decay_factor"],
+            costs=provider_values(settings, "cost"),
+        )
 
     @classmethod
     def for_snapshot(cls, snapshot: Record, providers: Sequence[str], *, parameters: Record) -> Self:
@@ -334,7 +342,8 @@ class BanditRouter(TallyRouter[_BanditTally]):
             scores = np.array([reward.mean * reward.weight / (reward.weight + 1.0) for reward in rewards])
         else:
             scores = self._model.scores(context)
-        return [self._providers[arm] for arm in np.argsort(-scores, kind="stable").tolist()]
+        arms = np.argsort(-scores, kind="stable")
+        return [self._providers[arm] for arm in arms.tolist()]
 
     def record(self, observation: Observation) -> None:
         """Update the provider's averages and its regression with the outcome of a call.
@@ -401,7 +410,7 @@ class BanditRouter(TallyRouter[_BanditTally]):
             except StateError as error:
                 raise StateError(f"Provider {name!r:.80}: {error} Reset the state.") from None
         self._model = model
-        self._tallies = {name: stored.get(name) or _BanditTally() for name in self._providers}
+        self._adopt(stored)
 
     def _values(self, provider: str) -> dict[str, float]:
         tally = self._tallies[provider]
@@ -447,11 +456,13 @@ class BanditRouter(TallyRouter[_BanditTally]):
 
     def _cost_fraction(self, observation: Observation) -> float:
         cost = observation.cost
-        average = self._tallies[observation.provider].cost
-        if cost is None and not average.weight:
-            return self._declared[observation.provider]
+        if cost is None:
+            average = self._tallies[observation.provider].cost
+            if not average.weight:
+                return self._declared[observation.provider]
+            cost = average.mean
         highest = max(tally.cost.mean for tally in self._tallies.values())
-        return min((average.mean if cost is None else cost) / highest, 1.0) if highest > 0.0 else 0.0
+        return min(cost / highest, 1.0) if highest > 0.0 else 0.0
 
     def _declared_shares(self, costs: Mapping[str, float] | None) -> dict[str, float]:
         known = check_costs(costs, self._providers)
@@ -477,7 +488,8 @@ def _restore_arm(model: LinUCB, arm: int, tally: _BanditTally) -> None:
     most = (tally.observations * (1.0 + _ROUNDING) + _ROUNDING) / tally.ridge
     if np.abs(gram).max() > most or (trace := float(np.trace(gram))) > most:
         raise StateError(f"Expected a gram of {tally.observations} observations, got a larger one.")
-    if float(np.abs(response).max()) > trace * (1.0 + _ROUNDING) + _ROUNDING:
+    most = trace * (1.0 + _ROUNDING) + _ROUNDING
+    if np.abs(response).max() > most:
         raise StateError("Expected a response to rewards in [-1, 1], got a larger one.")
     try:
         np.linalg.cholesky(gram + _ROUNDING * (1.0 + trace) * np.eye(dim))
@@ -491,7 +503,8 @@ def _restore_arm(model: LinUCB, arm: int, tally: _BanditTally) -> None:
 
 
 def _packed(values: FloatArray) -> str:
-    return base64.b64encode(np.ascontiguousarray(values, dtype="<f8").tobytes()).decode("ascii")
+    data = np.ascontiguousarray(values, dtype="<f8").tobytes()
+    return base64.b64encode(data).decode("ascii")
 
 
 def _unpacked(text: str, key: str, *, size: int) -> FloatArray:

@@ -67,7 +67,7 @@ class TallyRouter(ABC, Generic[_T]):
     ) -> None:
         self._providers = check_providers(providers)
         self._form = pydantic.TypeAdapter(self.tally_kind)
-        self._tallies = {name: self.tally_kind() for name in self._providers}
+        self._adopt({})
 
     @classmethod
     def from_settings(cls, settings: Record) -> Self:
@@ -165,7 +165,10 @@ class TallyRouter(ABC, Generic[_T]):
         StateError
             A value is missing, not finite or out of its range; nothing is changed.
         """
-        stored = self._stored(snapshot)
+        self._adopt(self._stored(snapshot))
+
+    def _adopt(self, stored: Mapping[str, _T]) -> None:
+        """Take stored tallies; providers without one begin without experience."""
         self._tallies = {name: stored.get(name) or self.tally_kind() for name in self._providers}
 
     def _stored(self, snapshot: Record | None) -> dict[str, _T]:
@@ -308,5 +311,6 @@ class TaskRouter(TallyRouter[ProviderTally]):
 
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the task's at the front."""
-        first = None if request is None or request.task is None else self._tasks.get(request.task)
+        task = None if request is None else request.task
+        first = None if task is None else self._tasks.get(task)
         return sorted(self._providers, key=lambda name: name != first)  # stable

@@ -339,12 +339,12 @@ def _is_noise(text: str) -> bool:
     if len(_LOST.findall(shown)) > 0.1 * len(shown):
         return True
     symbols = [char for char in shown if char.isascii() and not char.isalnum()]
-    if len(shown) >= _FEWEST_SYMBOLS and len(symbols) > 0.9 * len(shown) and len(set(symbols)) >= 10:
+    is_mostly_symbols = len(shown) >= _FEWEST_SYMBOLS and len(symbols) > 0.9 * len(shown)
+    if is_mostly_symbols and len(set(symbols)) >= 10:
         return True
     words = _WORD.findall(text)
-    latin = [
-        word.casefold() for word in words if not word.isupper() and _LATIN_WORD.fullmatch(word.casefold())
-    ]
+    lower = [word.casefold() for word in words if not word.isupper()]
+    latin = list(filter(_LATIN_WORD.fullmatch, lower))
     if len(latin) < _FEWEST_NOISE_WORDS or 2 * len(latin) <= len(words):
         return False
     return 2 * sum(_VOWELS.search(word) is None for word in latin) > len(latin)
@@ -352,7 +352,8 @@ def _is_noise(text: str) -> bool:
 
 def _is_fragmented(text: str) -> bool:
     """Return True if most of at least six sentences hold nothing but function words."""
-    sentences = [found for part in _SENTENCE_END.split(text) if (found := _WORD.findall(part.casefold()))]
+    parts = _SENTENCE_END.split(text.casefold())
+    sentences = list(filter(None, map(_WORD.findall, parts)))
     if len(sentences) < _FEWEST_FRAGMENTS:
         return False
     return 2 * sum(_GLUE.issuperset(sentence) for sentence in sentences) > len(sentences)

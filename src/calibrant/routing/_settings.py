@@ -352,7 +352,9 @@ class RoutingSettings(Section):
 
     @pydantic.model_validator(mode="after")
     def _check_whole(self) -> Self:
-        problems = [*_problems(self), *(_unknown_names(self) if self.providers else ())]
+        problems = [*_problems(self), *_repeated_names(self)]
+        if self.providers:
+            problems += _unknown_names(self)
         if problems:
             raise wrong_at(type(self), problems)
         return self
@@ -402,71 +404,61 @@ def _placed(place: str | None, folder: Path) -> str | None:
     return place if place is None or "://" in place else str(folder / Path(place).expanduser())
 
 
-# What is wrong, and what to do.
-_PROBLEMS: Final = {
-    "no provider": ("Input should hold at least one provider", "add [[routing.providers]] with a name"),
-    "no triage": (
-        "Input should be a table for routing = 'triage'",
-        "add [routing.triage] with triage_provider and tiers",
-    ),
-    "no tasks": (
-        "Input should be a table for routing = 'task'",
-        "add [routing.tasks] with TASK = 'PROVIDER'",
-    ),
-    "no judge": ("Input should be a provider for classifier_mode = 'judge'", "say who judges"),
-    "no effect": (
-        "Input should be off with routing = '{routing}', which judges answers itself",
-        "leave it out, or take another strategy",
-    ),
-    "two embedders": (
-        "Input should be the embedding_provider of [routing], which the quality gate uses",
-        "leave it out",
-    ),
-    "tier twice": ("Input should hold every provider once", "remove what is there twice"),
-    "same name": ("Input should differ from provider to provider", "give it an alias of its own"),
-}
-
-
 def _problems(settings: RoutingSettings) -> Iterator[_Problem]:
     """Yield the strategy's missing settings, and settings without effect."""
     strategy = settings.strategy
     cascade = settings.cascade
     coherence = settings.coherence
     gate = settings.quality_gate
-    tiers = cascade.cost_tiers or ()
+    if not settings.providers:
+        error = wrong("Input should hold at least one provider", "add [[routing.providers]] with a name")
+        yield ("providers",), [], error
+    if strategy == "triage" and settings.triage is None:
+        remedy = "add [routing.triage] with triage_provider and tiers"
+        yield ("triage",), None, wrong("Input should be a table for routing = 'triage'", remedy)
+    if strategy == "task" and not settings.tasks:
+        remedy = "add [routing.tasks] with TASK = 'PROVIDER'"
+        yield ("tasks",), {}, wrong("Input should be a table for routing = 'task'", remedy)
+    if cascade.classifier_mode == "judge" and cascade.judge_provider is None:
+        error = wrong("Input should be a provider for classifier_mode = 'judge'", "say who judges")
+        yield ("cascade", "judge_provider"), None, error
+    if settings.traits.judges_answers:
+        error = wrong(
+            "Input should be off with routing = '{routing}', which judges answers itself",
+            "leave it out, or take another strategy",
+            routing=strategy,
+        )
+        if gate > 0:
+            yield ("quality_gate",), gate, error
+        if coherence.enabled:
+            yield ("coherence", "enabled"), True, error
     embedder = coherence.embedding_provider
-    judges = settings.traits.judges_answers
-    no_judge = cascade.classifier_mode == "judge" and cascade.judge_provider is None
-    two = coherence.enabled and gate > 0 and embedder not in {None, "", settings.embedding_provider}
-    checks: list[tuple[bool, str, tuple[str | int, ...], object]] = [
-        (not settings.providers, "no provider", ("providers",), []),
-        (strategy == "triage" and settings.triage is None, "no triage", ("triage",), None),
-        (strategy == "task" and not settings.tasks, "no tasks", ("tasks",), {}),
-        (no_judge, "no judge", ("cascade", "judge_provider"), None),
-        (judges and gate > 0, "no effect", ("quality_gate",), gate),
-        (judges and coherence.enabled, "no effect", ("coherence", "enabled"), True),
-        (two, "two embedders", ("coherence", "embedding_provider"), embedder),
-        (len(set(tiers)) < len(tiers), "tier twice", ("cascade", "cost_tiers"), list(tiers)),
-    ]
+    if coherence.enabled and gate > 0 and embedder not in {None, "", settings.embedding_provider}:
+        message = "Input should be the embedding_provider of [routing], which the quality gate uses"
+        yield ("coherence", "embedding_provider"), embedder, wrong(message, "leave it out")
+
+
+def _repeated_names(settings: RoutingSettings) -> Iterator[_Problem]:
+    """Yield an error for tiers that name a provider twice, and for every provider with the name of an earlier one."""
+    tiers = settings.cascade.cost_tiers or ()
+    if len(set(tiers)) < len(tiers):
+        error = wrong("Input should hold every provider once", "remove what is there twice")
+        yield ("cascade", "cost_tiers"), list(tiers), error
     for number, provider in enumerate(settings.providers):
-        key = "name" if provider.alias is None else "alias"
-        seen = provider.label in settings.names[:number]
-        checks.append((seen, "same name", ("providers", number, key), provider.label))
-    for applies, problem, place, value in checks:
-        if applies:
-            message, remedy = _PROBLEMS[problem]
-            yield place, value, wrong(message, remedy, routing=strategy)
+        if provider.label in settings.names[:number]:
+            key = "name" if provider.alias is None else "alias"
+            error = wrong("Input should differ from provider to provider", "give it an alias of its own")
+            yield ("providers", number, key), provider.label, error
 
 
 def _unknown_names(settings: RoutingSettings) -> Iterator[_Problem]:
     """Yield an error for every unknown provider name."""
     cascade = settings.cascade
     triage = settings.triage
-    places: list[tuple[tuple[str, ...], str | None]] = [
-        *((("cascade", "cost_tiers"), name) for name in cascade.cost_tiers or ()),
-        (("cascade", "judge_provider"), cascade.judge_provider),
-        *((("tasks", task), name) for task, name in settings.tasks.items()),
-    ]
+    places: list[tuple[tuple[str, ...], str | None]] = []
+    places += [(("cascade", "cost_tiers"), name) for name in cascade.cost_tiers or ()]
+    places.append((("cascade", "judge_provider"), cascade.judge_provider))
+    places += [(("tasks", task), name) for task, name in settings.tasks.items()]
     if triage is not None:
         places.append((("triage", "triage_provider"), triage.triage_provider))
         places += [(("triage", "tiers", tier), name) for tier, name in triage.tiers]

@@ -608,7 +608,8 @@ class TriageRouter(TallyRouter[_TierTally]):
             The tier is unknown; None is not.
         """
         request = request or RoutingRequest()
-        return sorted(self._chain(request.tier), key=lambda name: self._shortage(name, request.tokens))
+        chain = self._chain(request.tier)
+        return sorted(chain, key=lambda name: self._shortage(name, request.tokens))
 
     def _learn(self, tally: _TierTally, observation: Observation) -> None:
         request = observation.request
@@ -627,9 +628,10 @@ class TriageRouter(TallyRouter[_TierTally]):
             )
         ranks = list(TIERS)
         start = 0 if tier is None else ranks.index(tier)
-        upward = [self.tiers[name] for name in ranks[start:] if name in self.tiers]
-        downward = [self.tiers[name] for name in reversed(ranks[:start]) if name in self.tiers]
-        return list(dict.fromkeys([*upward, *downward, *self._providers]))
+        # Higher tiers, then lower ones from the nearest down.
+        ranks = ranks[start:] + ranks[:start][::-1]
+        served = [self.tiers[name] for name in ranks if name in self.tiers]
+        return list(dict.fromkeys([*served, *self._providers]))
 
     def _shortage(self, provider: str, tokens: int | None) -> float:
         """Return 0 if a request fits the context window, else a number that falls as the window grows."""

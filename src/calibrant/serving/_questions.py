@@ -15,7 +15,7 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._structures import OrdinalLabels
 from calibrant.heads._tuned import Decision, Tuned
 from calibrant.inference._classifier import Classifier
-from calibrant.serving._wires import Answer, BadQuestionError, Question
+from calibrant.serving._wires import BadQuestionError, Question, QuestionAnswer
 
 _KEPT: Final = 64  # other questions whose classifiers are kept
 _YES_NO: Final = (("no", "yes"), ("false", "true"))
@@ -97,7 +97,9 @@ class Questions:
         described = {option: words for option, words in zip(options, descriptions, strict=False) if words}
         return self._predictor.about(labels, prompt=prompt, label_descriptions=described)
 
-    def answer(self, question: Question, prediction: Prediction, decision: Decision | None) -> Answer | None:
+    def answer(
+        self, question: Question, prediction: Prediction, decision: Decision | None
+    ) -> QuestionAnswer | None:
         """Return the answer to a question; None where the model declined.
 
         Parameters
@@ -139,7 +141,7 @@ class Questions:
             )
             raise BadQuestionError((question.place, message, "no_answer"))
         shares = _led(found.probabilities, labels.labels.index(label), calibrated)[places]
-        return Answer(
+        return QuestionAnswer(
             probabilities=shares,
             best=int(shares.argmax()),
             decision="uncalibrated" if decision is None else decision.name or "undecided",

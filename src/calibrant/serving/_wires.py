@@ -73,7 +73,7 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class QuestionAnswer:
     """Answer to a question.
 
     Attributes
@@ -134,7 +134,11 @@ class Wire(ABC):
 
     @abstractmethod
     def body(
-        self, model: str, questions: Sequence[Question], answers: Sequence[Answer | None], usage: Usage
+        self,
+        model: str,
+        questions: Sequence[Question],
+        answers: Sequence[QuestionAnswer | None],
+        usage: Usage,
     ) -> JsonObject:
         """Return the body with the answers; None stands for a question that the model declined."""
 
@@ -256,7 +260,11 @@ class SystemOne(Wire):
         return _as_text(asked.state), questions
 
     def body(
-        self, model: str, questions: Sequence[Question], answers: Sequence[Answer | None], usage: Usage
+        self,
+        model: str,
+        questions: Sequence[Question],
+        answers: Sequence[QuestionAnswer | None],
+        usage: Usage,
     ) -> JsonObject:
         """Return the body with the answers; a declined question fails the request, as this wire has no refusal."""
         found = {}
@@ -269,7 +277,7 @@ class SystemOne(Wire):
         return {"model": model, "answers": found, "usage": counts}
 
     @staticmethod
-    def _answer(question: Question, answer: Answer) -> JsonObject:
+    def _answer(question: Question, answer: QuestionAnswer) -> JsonObject:
         shares = answer.probabilities.tolist()
         if question.kind == "yes_no":
             return {"type": "noul", "noul": shares[1]}
@@ -412,7 +420,11 @@ class Decisions(Wire):
         return text, questions
 
     def body(
-        self, model: str, questions: Sequence[Question], answers: Sequence[Answer | None], usage: Usage
+        self,
+        model: str,
+        questions: Sequence[Question],
+        answers: Sequence[QuestionAnswer | None],
+        usage: Usage,
     ) -> JsonObject:
         """Return the body with the answers, in the order of the questions."""
         listed = [self._answer(*pair) for pair in zip(questions, answers, strict=True)]
@@ -426,7 +438,7 @@ class Decisions(Wire):
         return {"model": model, "answers": listed, "usage": counts}
 
     @staticmethod
-    def _answer(question: Question, answer: Answer | None) -> JsonObject:
+    def _answer(question: Question, answer: QuestionAnswer | None) -> JsonObject:
         if answer is None:
             return {"type": "refusal", "name": question.name}
         shares = answer.probabilities.tolist()

@@ -240,8 +240,8 @@ def _sections(record: _TaskRecord, place: Path) -> dict[str, Section]:
 
         sections["routing"] = checked_record(RoutingSettings, record.routing, place, _damage)
     if record.cascade is not None:
+        from calibrant.cascade._methods import CascadeSettings  # noqa: PLC0415 (few tasks have one)
         from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (few tasks have one)
-        from calibrant.cascade._settings import CascadeSettings  # noqa: PLC0415 (few tasks have one)
 
         cascade = checked_record(CascadeSettings, record.cascade, place, _damage)
         members = {model.name for model in cascade.models}

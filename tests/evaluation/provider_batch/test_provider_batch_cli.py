@@ -149,3 +149,21 @@ def test_collected_jobs_write_labels(server: Any, write_task: WriteTask, tmp_pat
     assert [len(server.requests(batch)) for batch in server.batches.values()] == [2, 2]
     data.write_text("id,input\n01,meow\n02,purr\n03,woof\n")
     assert "row 2 of the input has another text or context now" in run("collect", tmp_path / "two").stderr
+
+
+def test_a_column_of_contexts_is_not_read(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
+    """`label --engine batch` and `collect` write the same labels for a task that names a column of contexts."""
+    task, data = write_task(extra=MODEL), tmp_path / "data.csv"
+    task.write_text(task.read_text().replace("[data]", '[data]\ncontext_column = "passage"'))
+    data.write_text("input,passage\nmeow,one\nwoof,two\n")
+    server.states = ["completed"]
+    done(command("label")(task, data, "--out", tmp_path / "out", "--engine", "batch"))
+    labels = tmp_path / "out" / "labels.csv"
+    found = labels.read_text()
+    labels.unlink()
+    done(run("collect", tmp_path / "out"))
+    assert labels.read_text() == found
+    assert [line.split(",")[:3] for line in found.splitlines()[1:]] == [
+        ["meow", "one", "cat"],
+        ["woof", "two", "dog"],
+    ]

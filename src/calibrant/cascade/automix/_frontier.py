@@ -56,8 +56,9 @@ def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> I
     ConfigurationError
         Scores outside [0, 1], NaN, or not of shape (n,).
     """
+    steps = check_scores(name, scores) * k
     # Rounding is needed even for exact shares: 0.29 * 100 is 28.999999999999996.
-    return np.floor(check_scores(name, scores) * k + 0.5).astype(np.intp)
+    return np.floor(steps + 0.5).astype(np.intp)
 
 
 def check_costs(name: str, cost: ArrayLike, n: int, *, positive: bool = False) -> FloatArray:
@@ -133,6 +134,8 @@ class PairedRows:
         call of the small model.
         """
         small_cost, large_cost, verifier_cost = costs
+        if verifier_cost is None:
+            verifier_cost = small_cost
         small = check_scores("small_score", small_score)
         large = check_scores("large_score", large_score)
         n = len(signal)
@@ -143,9 +146,7 @@ class PairedRows:
             large=large,
             small_cost=check_costs("small_cost", small_cost, n),
             large_cost=check_costs("large_cost", large_cost, n, positive=True),
-            verifier_cost=check_costs(
-                "verifier_cost", small_cost if verifier_cost is None else verifier_cost, n
-            ),
+            verifier_cost=check_costs("verifier_cost", verifier_cost, n),
         )
 
     @property
@@ -410,21 +411,19 @@ class RoutingFrontier(Corners):
         return self._mixed_policy(*self._points_around(cost))
 
     def _mixed_policy(self, lower: int, upper: int, share: float) -> RoutingPolicy:
-        parts = [(lower, 1.0 - share), (upper, share)]
         chance = dict.fromkeys(("small", "large", "verify"), 0.0)
         route = np.zeros(len(self.order))
-        for point, part in parts:
+        cost = performance = 0.0
+        for point, part in ((lower, 1.0 - share), (upper, share)):
+            cost += part * self.cost[point]
+            performance += part * self.performance[point]
             chance[self.action[point]] += part
             if self.action[point] == "verify":
                 route[self.order[: self.n_routed[point]]] += part
         if chance["verify"] > 0.0:
             route = np.minimum(route / chance["verify"], 1.0)
         return RoutingPolicy(
-            bins=self.bins,
-            **chance,
-            route=route,
-            cost=float(sum(part * self.cost[point] for point, part in parts)),
-            performance=float(sum(part * self.performance[point] for point, part in parts)),
+            bins=self.bins, **chance, route=route, cost=float(cost), performance=float(performance)
         )
 
 
@@ -500,16 +499,17 @@ def routing_frontier(  # noqa: PLR0913  (keyword-only options)
     dear = np.bincount(bin_of, weights=rows.large_cost).astype(np.float64)
     order = np.arange(len(levels))
     if not thresholds_only:  # by falling gain per cost; the least sure first among equals
-        gainful = np.where(gain > 0.0, np.inf, -np.inf)
-        order = np.argsort(-np.divide(gain, dear, out=gainful, where=dear > 0.0), kind="stable")
+        worth = np.where(gain > 0.0, np.inf, -np.inf)
+        np.divide(gain, dear, out=worth, where=dear > 0.0)
+        order = np.argsort(-worth, kind="stable")
     asked = rows.small_cost.mean()
     looked = asked + rows.verifier_cost.mean()
     base = rows.small.mean()
     # Small as it is, large at once, and looking first with 0, 1, ..., B bins routed.
     routed_cost = looked + np.cumsum(dear[order]) / n
     routed_performance = base + np.cumsum(gain[order]) / n
-    cost = np.concatenate(([asked, rows.large_cost.mean(), looked], routed_cost))
-    performance = np.concatenate(([base, rows.large.mean(), base], routed_performance))
+    cost = np.append([asked, rows.large_cost.mean(), looked], routed_cost)
+    performance = np.append([base, rows.large.mean(), base], routed_performance)
     corners = rising_hull(cost, performance)
     first: tuple[Action, ...] = ("small", "large")
     return RoutingFrontier(

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import product
 from typing import Final, Literal, Self, get_args
 
 import numpy as np
@@ -171,7 +172,8 @@ class MetaVerifier(ABC):
                 f"Expected answers of {n} rows for a meta-verifier with fixed_answers, got {count!r}: pass answers=, "
                 "the small model's answers to the same rows."
             )
-        return np.array([_plain_answer(answer) in self._fixed for answer in answers], dtype=bool)
+        plain = map(_plain_answer, answers)
+        return np.array([answer in self._fixed for answer in plain], dtype=bool)
 
     def _best_prefix(self, gain: FloatArray, weight: FloatArray, rows: PairedRows) -> int:
         """Return the number of leading groups of rows to route, by price, budget or best IBC lift.
@@ -183,10 +185,9 @@ class MetaVerifier(ABC):
         rows : PairedRows
             For the costs, and for whether the large model is better.
         """
-        gained = np.concatenate(([0.0], np.cumsum(gain)))
-        spent = rows.verifier_cost.mean() + rows.large_cost.mean() * np.concatenate(
-            ([0.0], np.cumsum(weight))
-        )
+        gained = np.append(0.0, np.cumsum(gain))
+        routed = np.append(0.0, np.cumsum(weight))
+        spent = rows.verifier_cost.mean() + rows.large_cost.mean() * routed
         if self.price is not None:
             return int(np.argmax(gained - self.price * spent))
         if self.budget is not None:
@@ -197,21 +198,26 @@ class MetaVerifier(ABC):
                     f"row, got {self.budget!r}: `routing_frontier` shows what is cheaper."
                 )
             # Rounding of the sums must not lose the last group that the budget pays for.
-            is_affordable = cost <= self.budget * (1.0 + 1e-12)
-            return int(np.argmax(np.where(is_affordable, gained, -np.inf)))
+            gained[cost > self.budget * (1.0 + 1e-12)] = -np.inf
+            return int(np.argmax(gained))
         _check_lift(rows)
-        paid = spent > 0.0  # nothing is bought for nothing
-        lift = gained / np.where(paid, spent, 1.0)
-        return int(np.argmax(np.where(paid, lift, -np.inf)))
+        lift = np.full(len(gained), -np.inf)  # nothing is bought for nothing
+        np.divide(gained, spent, out=lift, where=spent > 0.0)
+        return int(np.argmax(lift))
 
 
 def _plain_answer(answer: object) -> str:
     """Return an answer in lower case, without punctuation and English articles, single-spaced."""
     if not isinstance(answer, str):
         raise ConfigurationError(f"Expected an answer to be text, got {answer!r} ({type(answer).__name__}).")
-    # Some marks that answers hold are symbols to Unicode, not punctuation.
-    kept = [c for c in answer.lower() if unicodedata.category(c)[0] != "P" and c not in "`^$+<=>|~"]
-    return " ".join(_ARTICLES.sub(" ", "".join(kept)).split())
+    kept = ""
+    for character in answer.lower():
+        is_mark = unicodedata.category(character).startswith("P")
+        # Some marks that answers hold are symbols to Unicode, not punctuation.
+        if not is_mark and character not in "`^$+<=>|~":
+            kept += character
+    words = _ARTICLES.sub(" ", kept).split()
+    return " ".join(words)
 
 
 def _check_lift(rows: PairedRows) -> None:
@@ -381,12 +387,10 @@ def posterior_gain(prior: FloatArray, observation: FloatArray, gain: FloatArray)
     """
     joint = prior[:, None] * observation
     seen = joint.sum(axis=0)
-    by_cell = np.broadcast_to(gain[:, None] if gain.ndim == 1 else gain, joint.shape)
-    gained = joint * by_cell
-    before = float(gained.sum() / max(joint.sum(), np.finfo(np.float64).tiny))
-    possible = seen > 0.0
-    found = gained.sum(axis=0) / np.where(possible, seen, 1.0)
-    means: FloatArray = np.where(possible, found, before)
+    gained = joint * (gain[:, None] if gain.ndim == 1 else gain)
+    total = max(joint.sum(), np.finfo(np.float64).tiny)
+    means = np.full(len(seen), float(gained.sum() / total))
+    np.divide(gained.sum(axis=0), seen, out=means, where=seen > 0.0)
     return means
 
 
@@ -402,8 +406,8 @@ def discrete_belief(rows: BinnedRows, *, smoothing: float) -> tuple[FloatArray, 
     joint = counts + smoothing * counts.sum(axis=1, keepdims=True) / n
     gained = gains + smoothing * gains.sum(axis=1, keepdims=True) / n
     total = joint.sum(axis=1, keepdims=True)
-    uniform = 1.0 / (rows.k + 1)
-    observation = np.where(total > 0.0, joint / np.where(total > 0.0, total, 1.0), uniform)
+    observation = np.full(joint.shape, 1.0 / (rows.k + 1))
+    np.divide(joint, total, out=observation, where=total > 0.0)
     return observation, gained / np.where(joint > 0.0, joint, 1.0)
 
 
@@ -425,25 +429,26 @@ def functional_belief(
     begins at the maximum-likelihood gammas and changes one at a time; likelihood decides between equals, as the
     value depends on the order of bins alone and leaves whole ranges of gammas equal.
     """
-    steps = np.log(np.maximum(np.arange(rows.k + 1) / rows.k, 0.5 / rows.k))
+    scores = np.arange(rows.k + 1) / rows.k
+    steps = np.log(np.maximum(scores, 0.5 / rows.k))
     counts = rows.sums()
 
     def judge(gammas: FloatArray) -> tuple[float, float]:
         table = _powers(gammas, steps)
-        return round(value(table), 12), float((counts * np.log(table)).sum())
+        likelihood = (counts * np.log(table)).sum()
+        return round(value(table), 12), float(likelihood)
 
     gammas = np.array([_likeliest_gamma(row, steps) for row in counts])
     best = judge(gammas)
     for _ in range(_PASSES):
         before = best
-        for state in State:
-            for candidate in _GAMMAS:
-                tried = gammas.copy()
-                tried[state] = candidate
-                merit = judge(tried)
-                if merit > best:
-                    gammas = tried
-                    best = merit
+        for state, candidate in product(State, _GAMMAS):
+            tried = gammas.copy()
+            tried[state] = candidate
+            merit = judge(tried)
+            if merit > best:
+                gammas = tried
+                best = merit
         if best == before:
             break
     return _powers(gammas, steps), gammas
@@ -601,7 +606,8 @@ class POMDPMetaVerifier(MetaVerifier):
         worth = -levels / self.large_cost_
         above = worth[taken - 1] if taken else 2.0 * max(worth[0], 0.0)
         below = worth[taken] if taken < len(worth) else 0.0
-        self.price_ = float(max((above + below) / 2.0, 0.0))
+        half_way = (above + below) / 2.0
+        self.price_ = float(max(half_way, 0.0))
 
     def _describe(self, rows: PairedRows) -> None:
         """Learn prior, observation table and gains in the chosen belief form."""
@@ -642,13 +648,15 @@ class POMDPMetaVerifier(MetaVerifier):
                 trial._describe(rows.take(fold != held))  # noqa: SLF001  (of its own kind)
                 seen = rows.take(fold == held)
                 count = len(seen.gain)
-                value = held_out_value(trial._gain_at(seen.signal), seen.gain, np.ones(count))  # noqa: SLF001
+                expected = trial._gain_at(seen.signal)  # noqa: SLF001
+                value = held_out_value(expected, seen.gain, np.ones(count))
                 self.form_values_[form] += value * count / n
         return max(_COMPARED, key=self.form_values_.__getitem__)
 
     def _gain_at(self, scores: FloatArray) -> FloatArray:
         if self.form_ == "continuous":
-            return np.interp(scores, np.arange(self.k + 1) / self.k, self.gain_)
+            nodes = np.arange(self.k + 1) / self.k
+            return np.interp(scores, nodes, self.gain_)
         gains: FloatArray = self.gain_[bin_numbers(scores, self.k)]
         return gains
 
@@ -689,6 +697,7 @@ def held_out_value(expected: FloatArray, gained: FloatArray, weight: FloatArray)
     n = weight.sum()
     width = np.bincount(group, weights=weight)[useful] / n
     rises = np.bincount(group, weights=gained)[useful]
-    height = np.concatenate(([0.0], np.cumsum(rises) / n))
-    area = float((width * (height[1:] + height[:-1]) / 2.0).sum())
-    return area + float(height[-1]) * (1.0 - float(width.sum()))
+    height = np.append(0.0, np.cumsum(rises) / n)
+    areas = width * (height[1:] + height[:-1]) / 2.0
+    flat = 1.0 - float(width.sum())
+    return float(areas.sum()) + float(height[-1]) * flat

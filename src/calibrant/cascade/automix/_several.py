@@ -145,9 +145,9 @@ class CascadeFrontier(Corners):
         """
         at = self._check_point(point)
         # Between its two slopes a corner is the only optimum, so that no ties have to be broken.
-        slopes = np.ones(2)
+        slopes = [1.0, 1.0]
         if len(self) > 1:
-            slopes = np.concatenate(([2.0 * self.price[0]], self.price, [0.0]))
+            slopes = [2.0 * self.price[0], *self.price, 0.0]
         price = float(slopes[at] + slopes[at + 1]) / 2.0
         _, actions = self._tree.best(self._tree.root, (), price)
         return CascadePolicy(
@@ -236,12 +236,13 @@ def plan_models(
     strength = check_number("shrinkage", shrinkage, "[0, inf)")
     shape = (steps + 1,) * len(bins)
     cells = np.ravel_multi_index(tuple(bins), shape)
-    n_cells = int(np.prod(shape))
-    counts = np.bincount(cells, minlength=n_cells).reshape(shape).astype(np.float64)
-    sums: FloatArray = np.stack(
-        [np.bincount(cells, weights=c, minlength=counts.size).reshape(shape) for c in columns]
-    )
-    mass, means = _shrunk_tables(counts, sums, strength)
+
+    def table(weights: FloatArray | None = None) -> FloatArray:
+        totals = np.bincount(cells, weights=weights, minlength=int(np.prod(shape)))
+        return totals.reshape(shape).astype(np.float64)
+
+    sums = np.stack([table(column) for column in columns])
+    mass, means = _shrunk_tables(table(), sums, strength)
     return exact_frontier(mass, means, cost=costs, verifier_cost=looks)
 
 
@@ -265,10 +266,9 @@ def exact_frontier(
     hulls of the bins add up segment by segment, steepest first (the Minkowski sum); among actions the hull of the
     union is taken. The corners at the root are all break points, without a grid of prices.
     """
-    tree = _PlanTree(
-        root=_PlanNode(mass=mass, gain=mass * value, after=0), cost=cost, verifier_cost=verifier_cost
-    )
-    x, y = tree.hull(tree.root)
+    root = _PlanNode(mass=mass, gain=mass * value, after=0)
+    tree = _PlanTree(root=root, cost=cost, verifier_cost=verifier_cost)
+    x, y = tree.hull(root)
     return CascadeFrontier(cost=x, performance=y, _tree=tree)
 
 
@@ -302,12 +302,13 @@ def _check_columns(
 ) -> tuple[list[IndexArray], list[FloatArray]]:
     """Check the columns; return the verifiers' scores as bins, and the scores of the models."""
     _check_counts(verifier_scores, scores, models=len(k) + 1)
-    columns = {f"scores[{m}]": column for m, column in enumerate(scores)}
-    looks = {f"verifier_scores[{m}]": column for m, column in enumerate(verifier_scores)}
-    checked = {name: check_scores(name, column) for name, column in {**looks, **columns}.items()}
+    given = {f"verifier_scores[{m}]": column for m, column in enumerate(verifier_scores)}
+    given |= {f"scores[{m}]": column for m, column in enumerate(scores)}
+    checked = {name: check_scores(name, column) for name, column in given.items()}
     check_same_length(**checked)
-    bins = [bin_numbers(checked[name], steps) for name, steps in zip(looks, k, strict=True)]
-    return bins, [checked[name] for name in columns]
+    columns = list(checked.values())
+    bins = [bin_numbers(look, steps) for look, steps in zip(columns, k, strict=False)]
+    return bins, columns[len(k) :]
 
 
 def _check_counts(verifier_scores: Sequence[ArrayLike], scores: Sequence[ArrayLike], *, models: int) -> None:
@@ -353,7 +354,8 @@ class _PlanNode:
         skipped = tuple(range(model - self.after))
         mass = self.mass.sum(axis=skipped)
         gain = self.gain.sum(axis=tuple(1 + axis for axis in skipped))
-        return [_PlanNode(mass=mass[b], gain=gain[:, b], after=model + 1) for b in range(len(mass))]
+        by_bin = zip(mass, gain.swapaxes(0, 1), strict=True)
+        return [_PlanNode(mass=own, gain=gains, after=model + 1) for own, gains in by_bin]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,7 +399,8 @@ class _PlanTree:
 
     def best(self, node: _PlanNode, seen: Seen, price: float) -> tuple[float, dict[Seen, CascadeAction]]:
         """Return the best value (performance - price * cost) of a node, and the best action by state."""
-        value, model = max((gain - price * cost, -m) for m, cost, gain in self.reports(node))
+        values = [(gain - price * cost, -m) for m, cost, gain in self.reports(node)]
+        value, model = max(values)
         best = {seen: CascadeAction(kind="report", model=-model)}
         for looked, cost in self.looks(node):
             below = []
@@ -417,8 +420,10 @@ def _sum_of_hulls(hulls: Sequence[tuple[FloatArray, FloatArray]]) -> tuple[Float
     run = np.concatenate([np.diff(x) for x, _ in hulls])
     rise = np.concatenate([np.diff(y) for _, y in hulls])
     order = np.argsort(-rise / run, kind="stable")
-    x = sum(x[0] for x, _ in hulls) + np.append(0.0, np.cumsum(run[order]))
-    y = sum(y[0] for _, y in hulls) + np.append(0.0, np.cumsum(rise[order]))
+    first_x = sum(x[0] for x, _ in hulls)
+    first_y = sum(y[0] for _, y in hulls)
+    x = first_x + np.append(0.0, np.cumsum(run[order]))
+    y = first_y + np.append(0.0, np.cumsum(rise[order]))
     return x, y
 
 

@@ -8,7 +8,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar, Final, Literal, Self, TypeAlias, get_args
 
 from calibrant.calibration._calibrators import ConfidenceCalibrator
@@ -169,23 +168,27 @@ def chosen_tokens(kept: Sequence[Token], tokens: Sequence[Token]) -> tuple[Token
 def _holding_content(tokens: Sequence[Token]) -> tuple[Token, ...]:
     fence = _FENCE.match(b"".join([token.data for token in tokens]))
     behind = 0 if fence is None else fence.end()
-    ends = accumulate([len(token.data) for token in tokens])
-    return tuple(
-        token
-        for token, end in zip(tokens, ends, strict=True)
-        if end > behind and token.data.strip(_LAYOUT) and not _SPECIAL.fullmatch(token.data.strip())
-    )
+    kept = []
+    end = 0
+    for token in tokens:
+        end += len(token.data)
+        is_special = _SPECIAL.fullmatch(token.data.strip())
+        if end > behind and token.data.strip(_LAYOUT) and not is_special:
+            kept.append(token)
+    return tuple(kept)
 
 
 def _holding_arguments(tokens: Sequence[Token]) -> tuple[Token, ...]:
     spans = argument_spans(b"".join([token.data for token in tokens]))
-    starts = accumulate([len(token.data) for token in tokens], initial=0)
-    # An empty token counts where it stands in a value: some servers report a cut character so.
-    return tuple(
-        token
-        for token, start in zip(tokens, starts, strict=False)
-        if any(begin < start + max(1, len(token.data)) and start < end for begin, end in spans)
-    )
+    kept = []
+    start = 0
+    for token in tokens:
+        # An empty token counts where it stands in a value: some servers report a cut character so.
+        stop = start + max(1, len(token.data))
+        if any(begin < stop and start < end for begin, end in spans):
+            kept.append(token)
+        start += len(token.data)
+    return tuple(kept)
 
 
 def argument_spans(data: bytes) -> list[Span]:
@@ -219,8 +222,9 @@ def argument_spans(data: bytes) -> list[Span]:
         except RecursionError:  # a call inside may be read
             continue
         failures += end == begin
-        string = _LEXEME.match(data, begin, end) if data[begin : begin + 1] == b'"' else None
-        encoded = None if string is None else _encoded_spans(string[_STRING], begin + 1)
+        encoded = None
+        if data.startswith(b'"', begin) and (string := _LEXEME.match(data, begin, end)):
+            encoded = _encoded_spans(string[_STRING], begin + 1)
         spans += _content_spans(data, begin, end) if encoded is None else encoded
     return spans
 
@@ -257,8 +261,10 @@ def _content_spans(data: bytes, begin: int, end: int) -> list[Span]:
         elif match[_SCALAR]:
             spans.append(match.span(_SCALAR))
         elif not mark and not (opened[-1:] == [b"{"] and last in {b"{", b","}):  # no key
-            start, stop = match.span(_STRING)
-            spans += [(start, stop)] if start < stop else [match.span(_QUOTE)] * bool(match[_QUOTE])
+            if match[_STRING]:
+                spans.append(match.span(_STRING))
+            elif match[_QUOTE]:
+                spans.append(match.span(_QUOTE))
         last = mark
     return spans
 
@@ -538,8 +544,12 @@ class Hybrid(_TokenMethod):
     def _measure(self, tokens: Sequence[Token]) -> float:
         parts = ((self.logprob_weight, AvgLogprob()), (self.margin_weight, Margin()))
         # Evidence of a half that does not count is not needed.
-        shares = [weight * half.to_confidence(half._measure(tokens)) for weight, half in parts if weight > 0]  # noqa: SLF001
-        return min(sum(shares), 1.0)
+        total = 0.0
+        for weight, half in parts:
+            if weight > 0:
+                native = half._measure(tokens)  # noqa: SLF001 (of its own kind)
+                total += weight * half.to_confidence(native)
+        return min(total, 1.0)
 
     def describe(self) -> JsonObject:
         """Return the method's name and settings."""

@@ -123,7 +123,8 @@ class SelfVerify(BaseMethod):
             "question": answered.question,
             "answer": answer,
         }
-        message = fill_slots(self.prompt, {name: quoted(value) for name, value in values.items()})
+        slots = {name: quoted(value) for name, value in values.items()}
+        message = fill_slots(self.prompt, slots)
         length = "max_completion_tokens" if "max_completion_tokens" in classifier.options else "max_tokens"
         own: dict[str, Any] = {length: int(self.max_tokens)}
         if self.temperature is not None:

@@ -381,7 +381,9 @@ def _exact_verdict(sample: Prediction) -> str:
     """Return the verdict of a sample, given as JSON or as a bare word."""
     if sample.label is not None:
         return sample.label
-    word = sample.text.strip().strip("\"'`.") if sample.outcome is Outcome.UNPARSED else ""
+    if sample.outcome is not Outcome.UNPARSED:
+        return _UNREADABLE
+    word = sample.text.strip().strip("\"'`.")
     return _VERDICTS.canonical(word) or _UNREADABLE
 
 
@@ -515,16 +517,14 @@ class AutoMixEntailment(BaseMethod):
             return NoEvidence(reason=str(error), attempts=0)
         except ProviderError as error:
             return NoEvidence(reason=str(error), attempts=error.attempts)
-        if verdict.confidence is None:
-            return NoEvidence(reason=verdict.reason, usage=verdict.usage, attempts=verdict.attempts)
+        share = verdict.confidence
+        usage = verdict.usage
+        attempts = verdict.attempts
+        if share is None:
+            return NoEvidence(reason=verdict.reason, usage=usage, attempts=attempts)
         counts = _in_words(verdict.verified_count, verdict.total_samples)
-        return Assessment(
-            confidence=verdict.confidence,
-            native=verdict.confidence,
-            reason="; ".join(filter(None, (counts, verdict.reason))),
-            usage=verdict.usage,
-            attempts=verdict.attempts,
-        )
+        reason = "; ".join(filter(None, (counts, verdict.reason)))
+        return Assessment(confidence=share, native=share, reason=reason, usage=usage, attempts=attempts)
 
     async def _posted(self, service: JsonService, answered: Answered) -> Assessment | NoEvidence:
         usages: list[Usage] = []  # of refused calls, too
@@ -536,25 +536,27 @@ class AutoMixEntailment(BaseMethod):
         if answered.context:
             body["context"] = answered.context
         try:
-            reply, attempts = await service.post(
-                body, on_object=lambda reply_part: usages.append(_usage(reply_part))
-            )
+            reply, attempts = await service.post(body, on_object=lambda part: usages.append(_usage(part)))
         except ProviderError as error:
-            return NoEvidence(reason=str(error), usage=sum(usages, Usage()), attempts=error.attempts)
+            usage = sum(usages, Usage())
+            return NoEvidence(reason=str(error), usage=usage, attempts=error.attempts)
         usage = sum(usages, Usage())
         if fault := _contradiction(reply):
             reason = f"{_CALLED}: expected {fault} Look at what answers at {service.url}."
             return NoEvidence(reason=reason, usage=usage, attempts=attempts)
         # The service's own advice is ignored: the cascade has the threshold.
         share = float(reply["confidence"])
-        return Assessment(
-            confidence=share, native=share, reason=_remark(reply), usage=usage, attempts=attempts
-        )
+        reason = _remark(reply)
+        return Assessment(confidence=share, native=share, reason=reason, usage=usage, attempts=attempts)
 
     def describe(self) -> JsonObject:
         """Return the settings of the verifier, or its address, and the settings of the question."""
-        who = {"url": self.url} if self.verifier is None else {"verifier": self.verifier.describe()}
-        return {**super().describe(), **who, "include_task": True}
+        described = super().describe()
+        if self.verifier is None:
+            described["url"] = self.url
+        else:
+            described["verifier"] = self.verifier.describe()
+        return {**described, "include_task": True}
 
     def close(self) -> None:
         """Close the connections to a service; a verifier passed as an object stays open."""
@@ -587,9 +589,9 @@ def _usage(reply: Record) -> Usage:
 
 def _contradiction(reply: Record) -> str:
     """Return an error message for inconsistent numbers in a reply; an empty string if there are none."""
-    confidence, verified, total = (
-        reply.get(key) for key in ("confidence", "verified_count", "total_samples")
-    )
+    confidence = reply.get("confidence")
+    verified = reply.get("verified_count")
+    total = reply.get("total_samples")
     if not is_share(confidence):
         return f"a confidence in [0, 1], got {confidence!r:.60}."
     if verified is None and total is None:
@@ -600,9 +602,10 @@ def _contradiction(reply: Record) -> str:
             "verified_count and total_samples to be whole numbers, the second above 0 and not below the "
             f"first, got {verified!r:.40} and {total!r:.40}."
         )
-    if abs(confidence - verified / total) > _ROUNDING:
+    share = verified / total
+    if abs(confidence - share) > _ROUNDING:
         return (
-            f"confidence {verified / total:.3g} of {verified} verified samples out of {total}, got "
+            f"confidence {share:.3g} of {verified} verified samples out of {total}, got "
             f"{confidence:.3g}: its numbers contradict each other."
         )
     return ""

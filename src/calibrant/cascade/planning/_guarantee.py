@@ -118,33 +118,34 @@ def certify_cascade(  # noqa: PLR0913  (keyword-only options)
     small = np.asarray(small_correct, dtype=np.float64)
     large = np.asarray(large_correct, dtype=np.float64)
     n = p.size
-    texts = [None] * n if inputs is None else inputs
+    texts: Sequence[str | int | None] = [None] * n if inputs is None else inputs
     if {p.shape, small.shape, large.shape, (len(texts),)} != {(n,)} or not n:
         raise ConfigurationError(
             f"Expected confidence, correctness and inputs of the same rows, at least one, got {p.shape}, "
             f"{small.shape}, {large.shape} and {len(texts)} inputs."
         )
-    ranks = tie_ranks([row if text is None else text for row, text in enumerate(texts)], key=key)
+    names = [row if text is None else text for row, text in enumerate(texts)]
+    ranks = tie_ranks(names, key=key)
     order = _in_order(p, ranks, large - small)
     steps = _passing_steps(order, n, eps, level)
     ends = steps[order.whole[steps]]
     thresholds = _round_thresholds(order.confidence, ends)
     rule = None
-    last = -1
-    whole = 0
+    kept = last = 0
     if thresholds:
         rule = KeepRule.from_threshold(thresholds[-1])
         last = int(ends[-1])
-        whole = int(order.kept[last])
-    if len(steps) and order.kept[steps[-1]] - whole >= _WORTH_A_SPLIT * n:
+        kept = int(order.kept[last])
+    if len(steps) and order.kept[steps[-1]] - kept >= _WORTH_A_SPLIT * n:
         last = int(steps[-1])
+        kept = int(order.kept[last])
         share = float(order.ranks[last])
         rule = KeepRule.from_threshold(float(order.confidence[last]), tied_share=share, key=key)
     return CertifiedCascade(
         rule=rule,
         threshold=thresholds[-1] if thresholds else None,
         thresholds=thresholds,
-        share_small=int(order.kept[last]) / n if rule else 0.0,
+        share_small=kept / n,
         only_large=int(order.worse[last]) if rule else 0,
         only_small=int(order.better[last]) if rule else 0,
     )
@@ -214,8 +215,9 @@ def _in_order(confidence: FloatArray, ranks: FloatArray, difference: FloatArray)
     p = confidence[own]
     u = ranks[own]
     gain = difference[own]
-    ends_block = np.append(p[1:] != p[:-1], len(p) > 0)
-    ends_text = np.append(u[1:] != u[:-1], len(p) > 0)
+    has_any = len(p) > 0
+    ends_block = np.append(np.diff(p) != 0.0, has_any)
+    ends_text = np.append(np.diff(u) != 0.0, has_any)
     steps = np.flatnonzero(ends_block | ends_text)
     return _Order(
         confidence=p[steps],
@@ -321,7 +323,7 @@ def _size(score: float, n: int, epsilon: float, *, every: int = 1) -> float:
         spread = np.sqrt(n * q * (1.0 - q))
         ends = (mean - _TAIL * spread - 5.0, mean + _TAIL * spread + 25.0)
         first, last = np.searchsorted(better, ends)
-        near = slice(max(first - 1, 0), min(last + 1, len(better)))
+        near = slice(max(first - 1, 0), last + 1)
         counts = better[near]
         up_to = bdtr(counts, n, q)
         left = (n - counts).astype(np.int64)
@@ -343,7 +345,8 @@ def _counts(n: int) -> FloatArray:
         return dense
     # The square root of a count has the same standard deviation, a half, everywhere.
     roots = np.arange(np.sqrt(_DENSE), np.sqrt(n), 0.5 / _PER_DEVIATION)
-    return np.unique(np.concatenate([dense, np.floor(roots**2), [float(n)]]))
+    ends = np.concatenate([dense, np.floor(roots**2), [float(n)]])
+    return np.unique(ends)
 
 
 def _nuisances(n: int, epsilon: float) -> FloatArray:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError
@@ -99,8 +99,13 @@ class Signals:
 
     def take(self, rows: IndexArray) -> Signals:
         """Return a subset of the rows."""
-        columns = ("raw", "calibrated", "correct", "ranks")
-        return replace(self, **{name: getattr(self, name)[:, rows] for name in columns})
+        return replace(
+            self,
+            raw=self.raw[:, rows],
+            calibrated=self.calibrated[:, rows],
+            correct=self.correct[:, rows],
+            ranks=self.ranks[:, rows],
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,19 +241,21 @@ def price_policy(
     m, n = rows.correct.shape
     route = rows.route(policy)
     right = rows.right(route)
-    cost = prices.under(policy) @ route.asked
-    repeated = len(np.unique(cost)) * 16 < n
-    resamples = _RESAMPLES[1] if repeated else int(np.clip(_DRAWS // n, *_RESAMPLES))
     accuracy = wilson_interval(int(right.sum()), n)
-    always_last = Interval(lower=0.0, upper=0.0, level=accuracy.level, estimate=0.0)  # the same, on any rows
+    if policy.members == (m - 1,):  # the same answers, on any rows
+        difference = Interval(lower=0.0, upper=0.0, level=accuracy.level, estimate=0.0)
+    else:
+        difference = paired_comparison(rows.correct[-1], right).interval
+    cost = prices.under(policy) @ route.asked
+    resamples = _RESAMPLES[1]
+    if len(np.unique(cost)) * 16 >= n:
+        resamples = int(np.clip(_DRAWS // n, *_RESAMPLES))
     answered = np.bincount(route.answered, minlength=m)
     return PricedPolicy(
         policy=policy,
         n=n,
         accuracy=accuracy,
-        difference=always_last
-        if policy.members == (m - 1,)
-        else paired_comparison(rows.correct[-1], right).interval,
+        difference=difference,
         cost=bootstrap_interval(cost, n_resamples=resamples, rng=rng),
         shares=tuple(wilson_interval(int(count), n) for count in answered),
         held_out=held_out,
@@ -296,8 +303,9 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
     candidates = [single(KeepPolicy.alone(model)) for model in range(m)]
     differs = not np.array_equal(rows.raw, rows.calibrated, equal_nan=True)
     for members in combinations(range(m), 2):
-        for calibrated in (False, True) if differs else (False,):
-            candidates += _of_two(rows, prices, members, calibrated=calibrated)
+        candidates += _of_two(rows, prices, members, calibrated=False)
+        if differs:
+            candidates += _of_two(rows, prices, members, calibrated=True)
         candidates += map(single, _split(rows, members))
     return [*candidates, *map(single, _chains(rows, prices))]
 
@@ -305,21 +313,47 @@ def candidate_policies(rows: Signals, prices: Prices) -> list[Candidates]:
 def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrated: bool) -> list[Candidates]:
     """Return two-model candidates by threshold, bins and POMDP, ordered by share of rows escalated."""
     first, last = members
-    signal = (rows.calibrated if calibrated else rows.raw)[first]
+    signals = rows.calibrated if calibrated else rows.raw
+    signal = signals[first]
     sure = ~np.isnan(signal)
     if not sure.any():
         return []
     confidence = signal[sure]
     small = rows.correct[first][sure]
     large = rows.correct[last][sure]
-    costs: dict[str, Any] = {"small_cost": prices.models[first], "verifier_cost": prices.verifier[first]}
-    costs["large_cost"] = max(prices.models[last], _FREE)
+    costs: dict[str, Any] = {
+        "small_cost": prices.models[first],
+        "verifier_cost": prices.verifier[first],
+        "large_cost": max(prices.models[last], _FREE),
+    }
+    candidates = []
+    n = len(signal)
+    # Answers without a confidence are always escalated.
+    n_unsure = n - sure.sum()
+    gains = rows.correct[last] - rows.correct[first]
+    unsure_gain = gains[~sure].sum()
+    kept_cost = prices.models[first] + prices.verifier[first]
+    for name, lower, order in _binnings(confidence, small, large, costs):
+        bin_of = np.searchsorted(lower[1:], confidence, side="right")
+        in_bin = np.bincount(bin_of, minlength=len(lower))
+        gain_of_bin = np.bincount(bin_of, weights=large - small, minlength=len(lower))
+        routed = np.append(0.0, in_bin[order].cumsum())
+        gained = np.append(0.0, gain_of_bin[order].cumsum())
+        cost = kept_cost + prices.models[last] * ((routed + n_unsure) / n)
+        accuracy = rows.correct[first].mean() + (gained + unsure_gain) / n
+        policy = partial(_bin_policy, name, members, lower, order, calibrated)
+        candidates.append(Candidates(cost, accuracy, policy))
+    return candidates
+
+
+def _binnings(
+    confidence: FloatArray, small: FloatArray, large: FloatArray, costs: dict[str, Any]
+) -> Iterator[tuple[str, FloatArray, IndexArray]]:
+    """Yield ways to divide confidence into bins: name, lower ends, and bins in the order of escalation."""
     levels = np.unique(confidence)
+    yield "threshold", levels, np.arange(len(levels))
     binned = routing_frontier(confidence, small, large, **costs, k=_BINS)
-    kinds = [
-        ("threshold", levels, np.arange(len(levels))),
-        (f"{_BINS + 1} bins", binned.bins.values - 0.5 / _BINS, binned.order),
-    ]
+    yield f"{_BINS + 1} bins", binned.bins.values - 0.5 / _BINS, binned.order
     if len(np.unique(small)) == 2:
         # What AutoMix's meta-verifier routes at any price, with confidence as the verifier's score.
         learned = POMDPMetaVerifier(k=_SAMPLES, price=0.0)
@@ -327,23 +361,7 @@ def _of_two(rows: Signals, prices: Prices, members: tuple[int, int], *, calibrat
         steps = _SAMPLES * _CELLS
         lower = np.arange(steps) / steps
         gain = learned.gain(lower + 0.5 / steps)
-        kinds.append((f"POMDP, {learned.form_}", lower, np.argsort(-gain, kind="stable")))
-    candidates = []
-    n = len(signal)
-    # Answers without a confidence are always escalated.
-    unsure_gain = (rows.correct[last] - rows.correct[first])[~sure].sum()
-    for name, lower, order in kinds:
-        bin_of = np.searchsorted(lower[1:], confidence, side="right")
-        in_bin = np.bincount(bin_of, minlength=len(lower))
-        gain_of_bin = np.bincount(bin_of, weights=large - small, minlength=len(lower))
-        routed = np.append(0.0, in_bin[order].cumsum())
-        gained = np.append(0.0, gain_of_bin[order].cumsum())
-        share = (routed + n - sure.sum()) / n
-        cost = prices.models[first] + prices.verifier[first] + prices.models[last] * share
-        accuracy = rows.correct[first].mean() + (gained + unsure_gain) / n
-        policy = partial(_bin_policy, name, members, lower, order, calibrated)
-        candidates.append(Candidates(cost, accuracy, policy))
-    return candidates
+        yield f"POMDP, {learned.form_}", lower, np.argsort(-gain, kind="stable")
 
 
 def _bin_policy(
@@ -363,12 +381,13 @@ def _split(rows: Signals, members: tuple[int, ...]) -> list[KeepPolicy]:
     """Return threshold policies that accept only a share of answers tied at the threshold."""
     first = rows.raw[members[0]]
     levels, count = np.unique(first[~np.isnan(first)], return_counts=True)
-    rules = [
-        KeepRule.from_threshold(level, tied_share=share, key=rows.keys[0])
-        for level in levels[count >= _LEAST_TIED * len(first)].tolist()
-        for share in _SHARES
-    ]
-    return [KeepPolicy(name=f"threshold {rule.describe()}", members=members, rules=(rule,)) for rule in rules]
+    tied = levels[count >= _LEAST_TIED * len(first)]
+    policies = []
+    for level, share in product(tied.tolist(), _SHARES):
+        rule = KeepRule.from_threshold(level, tied_share=share, key=rows.keys[0])
+        name = f"threshold {rule.describe()}"
+        policies.append(KeepPolicy(name=name, members=members, rules=(rule,)))
+    return policies
 
 
 def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
@@ -379,15 +398,21 @@ def _chains(rows: Signals, prices: Prices) -> list[KeepPolicy]:
     """
     m = len(rows.correct)
     scale = prices.models[-1] + sum(prices.models)
-    worth = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, _PRICES) / scale))
-    chains = [members for size in range(m, 2, -1) for members in combinations(range(m), size)]
+    worth = np.append(0.0, np.geomspace(1e-4, 1.0, _PRICES) / scale)
+    chains: list[tuple[int, ...]] = []
+    for size in range(m, 2, -1):
+        chains += combinations(range(m), size)
     policies: dict[tuple[object, ...], KeepPolicy] = {}
     for price, members in product(worth.tolist(), chains):
         rules = _backwards(rows, prices, members, price)
         if rules is not None:
             shown = ", ".join(rule.describe() for rule in rules)
-            name = f"thresholds {shown} on calibrated confidence"
-            policy = KeepPolicy(name=name, members=members, rules=tuple(rules), calibrated=True)
+            policy = KeepPolicy(
+                name=f"thresholds {shown} on calibrated confidence",
+                members=members,
+                rules=tuple(rules),
+                calibrated=True,
+            )
             policies.setdefault((members, policy.rules), policy)
     return list(policies.values())
 
@@ -412,7 +437,8 @@ def _backwards(rows: Signals, prices: Prices, members: Sequence[int], price: flo
         rules.insert(0, rule)
         kept = rule.accepts(signal)
         score = np.where(kept, rows.correct[member], score)
-        cost = prices.models[member] + prices.verifier[member] + np.where(kept, 0.0, cost)
+        asked = prices.models[member] + prices.verifier[member]
+        cost = asked + np.where(kept, 0.0, cost)
     return rules
 
 
@@ -627,20 +653,27 @@ class CascadePlan:
 
     def confidence(self, raw: FloatArray, labels: Sequence[Sequence[str] | None] | None = None) -> FloatArray:
         """Return the confidences that the policy compares, given the reported ones, shape (m, n)."""
-        return calibrated(raw, self.calibrators, [None] * len(raw) if labels is None else labels)
+        if labels is None:
+            labels = [None] * len(raw)
+        return calibrated(raw, self.calibrators, labels)
 
     def describe(self) -> list[str]:
         """Describe the plan in sentences: policy, certificate and rows."""
         rows = self.rows
         names = self.names
         policy = self.policy
-        causes = ((rows.failed, "failed with a transport error in a run"), (rows.unlabelled, "unlabelled"))
-        left_out = ", ".join(f"{count:,} {cause}" for count, cause in causes if count)
+        causes = {"failed with a transport error in a run": rows.failed, "unlabelled": rows.unlabelled}
+        left_out = ", ".join(f"{count:,} {cause}" for cause, count in causes.items() if count)
+        end = f" (left out: {left_out})." if left_out else "."
         seen = "the policy was not chosen on"
         if not self.report.held_out:
             seen = "were among those of the certificate"
             if self.goal == "budget":
                 seen = "also decided between the policy and one model alone"
+        numbers = (
+            f"The numbers, with {100 * self.report.accuracy.level:g} % intervals, are from {rows.reporting:,} rows "
+            f"that {seen}; {rows.planning:,} others were for planning{end}"
+        )
         return [
             _describe_policy(policy, names),
             *(
@@ -651,18 +684,15 @@ class CascadePlan:
             ),
             *self._describe_budget(),
             self.describe_certificate(),
-            f"The numbers, with {100 * self.report.accuracy.level:g} % intervals, are from {rows.reporting:,} rows "
-            f"that {seen}; {rows.planning:,} others were for planning"
-            + (f" (left out: {left_out})." if left_out else "."),
+            numbers,
         ]
 
     def _describe_budget(self) -> list[str]:
         """Describe the policy for a budget beside the best model alone that the budget allows."""
         if self.goal != "budget" or self.value is None:
             return []
-        affordable = [
-            priced for priced in self.alone if priced.cost.estimate <= self.value * (1.0 + _ROUNDING)
-        ]
+        most = self.value * (1.0 + _ROUNDING)
+        affordable = [priced for priced in self.alone if priced.cost.estimate <= most]
         best = max(affordable, key=lambda priced: priced.accuracy.estimate)
         name = self.names[best.policy.members[0]]
         if len(self.policy.members) == 1:
@@ -713,12 +743,9 @@ class CascadePlan:
                 f"{len(fingerprints)}: hand in one for each, in that order."
             )
         for place, (model, fingerprint) in enumerate(zip(self.models, fingerprints, strict=True), 1):
-            changed = (
-                []
-                if fingerprint is None or model.fingerprint is None
-                else fingerprint.differences(model.fingerprint)
-            )
-            if changed:
+            if fingerprint is None or model.fingerprint is None:
+                continue
+            if changed := fingerprint.differences(model.fingerprint):
                 raise StateError(
                     f"This plan was made for something else: model {place} ({model.name}) differs in "
                     f"{'; '.join(changed)}. Record a run of it and plan again, or use the plan that belongs to it."
@@ -742,10 +769,8 @@ class CascadePlan:
             A classifier is not the one that was planned with.
         """
         self.check([classifier.fingerprint() for classifier in classifiers])
-        clash = {"threshold", "native_threshold", "meta_verifier", "calibrators", "escalation_order"} & set(
-            options
-        )
-        if clash:
+        planned = {"threshold", "native_threshold", "meta_verifier", "calibrators", "escalation_order"}
+        if clash := planned.intersection(options):
             raise ConfigurationError(
                 f"Expected options that the plan leaves open, got {sorted(clash)}: leave them out."
             )
@@ -754,22 +779,21 @@ class CascadePlan:
             return classifiers[members[0]]
         from calibrant.cascade._cascade import Cascade  # noqa: PLC0415  (not needed to plan)
 
-        thresholds = self.policy.thresholds
-        decides: dict[str, Any] = {"threshold": thresholds}
-        if thresholds is None:
-            decides = {"meta_verifier": self.policy.rules}
-        return Cascade(
-            [classifiers[member] for member in members],
-            calibrators=[self.calibrators[member] for member in members] if self.policy.calibrated else None,
-            escalation_order="declared",
-            **cast("dict[str, Any]", {"method": self.method, **decides, **options}),
-        )
+        given: dict[str, Any] = {"method": self.method, "escalation_order": "declared"}
+        if self.policy.thresholds is None:
+            given["meta_verifier"] = self.policy.rules
+        else:
+            given["threshold"] = self.policy.thresholds
+        if self.policy.calibrated:
+            given["calibrators"] = [self.calibrators[member] for member in members]
+        return Cascade([classifiers[member] for member in members], **{**given, **options})
 
     def to_record(self) -> JsonObject:
         """Return the plan as JSON values."""
-        derived = ("threshold", "tied_confidence", "tied_share", "certified")  # for readers of the file
         record: JsonObject = TypeAdapter(CascadePlan).dump_python(self, mode="json")
-        return {**record, **{name: getattr(self, name) for name in derived}}
+        for name in ("threshold", "tied_confidence", "tied_share", "certified"):  # for readers of the file
+            record[name] = getattr(self, name)
+        return record
 
     @classmethod
     def from_record(cls, record: Record) -> CascadePlan:
@@ -802,7 +826,9 @@ class CascadePlan:
         StateError
             The file is missing, damaged, of another kind, or of another version.
         """
-        file = Path(path) / _FILE if Path(path).is_dir() else Path(path)
+        file = Path(path)
+        if file.is_dir():
+            file /= _FILE
         record = read_record(file, kind=_KIND, version=_VERSION, make=_MAKE)
         try:
             return cls.from_record(record)

@@ -18,6 +18,7 @@ from calibrant.cascade._rules import (
 from calibrant.cascade.automix._frontier import rising_hull
 from calibrant.cascade.planning._guarantee import certify_cascade, count_passes, fewest_rows, loss_p_value
 from calibrant.cascade.planning._plan import (
+    Candidates,
     CascadePlan,
     FrontierPoint,
     Goal,
@@ -41,11 +42,10 @@ from calibrant.metrics._validation import RandomSource, check_number
 CertifyOn = Literal["all", "half"]
 """Rows that a certified plan is tested on."""
 
-# Hundredths, and 1, 2 and 5 of the thousandths and less that are missing to 1.
-_COMMON: Final = sorted(
-    {i / 100 for i in range(101)} | {1.0 - i * 10.0**-d for d in range(3, 10) for i in (1, 2, 5)},
-    reverse=True,
-)
+_HUNDREDTHS: Final = {i / 100 for i in range(101)}
+# 1, 2 and 5 of the thousandths and less that are missing to 1.
+_FINER: Final = {1.0 - i * 10.0**-d for d in range(3, 10) for i in (1, 2, 5)}
+_COMMON: Final = sorted(_HUNDREDTHS | _FINER, reverse=True)
 # Of a tied block. A step changes the share of every model: by twentieths, plans for three tied models cost 5 % more.
 _COMMON_SHARES: Final = tuple(step / 100 for step in range(1, 100))
 _ROUNDING: Final = 1e-12  # of sums of costs and accuracies
@@ -154,7 +154,8 @@ def plan_cascade(  # noqa: PLR0913  (keyword-only options)
     if len(runs) < 2:
         raise DataError(f"Expected at least two rows that all models answered, got {len(runs)}: record more.")
     prices = Prices.of(runs, [small_cost, *middle, large_cost], verifier_cost)
-    planner = _Planner(runs, prices, np.random.default_rng(0 if rng is None else rng), key=key)
+    generator = np.random.default_rng(0 if rng is None else rng)
+    planner = _Planner(runs, prices, generator, key=key)
     value = target_accuracy if budget is None else budget
     if value is None:
         policy, certificate, held_out = planner.certified(*risk, certify_on=certify_on)
@@ -230,13 +231,9 @@ def replay(
         )
     prices = Prices.of(runs, costs or own_costs, own_checks if verifier_cost is None else verifier_cost)
     ranks = policy.ranks(runs.texts)
-    rows = Signals(
-        raw=confidence,
-        calibrated=confidence,
-        correct=runs.correct,
-        ranks=np.empty((len(policy.rules), len(runs))) if ranks is None else ranks,
-        keys=(),
-    )
+    if ranks is None:
+        ranks = np.empty((len(policy.rules), len(runs)))
+    rows = Signals(raw=confidence, calibrated=confidence, correct=runs.correct, ranks=ranks, keys=())
     return price_policy(policy, rows, prices, held_out=True, rng=rng)
 
 
@@ -251,10 +248,8 @@ def _check_settings(
         check_number("target_accuracy", target_accuracy, "[0, 1]")
     if budget is not None:
         check_number("budget", budget, "[0, inf)")
-    for name, value, allowed in (
-        ("certify_on", certify_on, get_args(CertifyOn)),
-        ("method", method, tuple(METHODS)),
-    ):
+    choices = (("certify_on", certify_on, get_args(CertifyOn)), ("method", method, tuple(METHODS)))
+    for name, value, allowed in choices:
         if value not in allowed:
             raise ConfigurationError(
                 f"Expected {name} to be one of {', '.join(allowed)}, got {value!r}: choose one of them."
@@ -274,20 +269,22 @@ class _Planner:
         self.last = len(runs.names) - 1
         keys = tie_keys(key, self.last)
         self.halves = _halves(runs.texts, generator)
-        fitted = [_calibrator(runs, self.halves[0], model, generator) for model in range(self.last)]
-        self.calibrators = [*fitted, ("none", None)]
+        drafted, _ = self.halves
+        self.calibrators = [_calibrator(runs, drafted, model, generator) for model in range(self.last)]
+        self.calibrators.append(("none", None))
+        calibrators = [calibrator for _, calibrator in self.calibrators]
         self.rows = Signals(
             raw=runs.confidence,
-            calibrated=calibrated(
-                runs.confidence, [calibrator for _, calibrator in self.calibrators], runs.labels
-            ),
+            calibrated=calibrated(runs.confidence, calibrators, runs.labels),
             correct=runs.correct,
             ranks=np.array([tie_ranks(runs.texts, key=own_key) for own_key in keys]),
             keys=keys,
         )
         self.drafting, self.reporting = map(self.rows.take, self.halves)
         curves = candidate_policies(self.drafting, prices)
-        self._places = [(kind, place) for kind in curves for place in range(len(kind.cost))]
+        self._places: list[tuple[Candidates, int]] = []
+        for kind in curves:
+            self._places += [(kind, place) for place in range(len(kind.cost))]
         self._cost = np.concatenate([kind.cost for kind in curves])
         self._accuracy = np.concatenate([kind.accuracy for kind in curves])
 
@@ -302,7 +299,8 @@ class _Planner:
         if not reached.any():
             raise self._out_of_reach("target_accuracy", target)
         cost = np.where(reached, self._cost, np.inf)
-        return self._policy(int(np.lexsort((-self._accuracy, cost))[0]))
+        order = np.lexsort((-self._accuracy, cost))
+        return self._policy(int(order[0]))
 
     def within_budget(self, budget: float) -> tuple[KeepPolicy, int]:
         """Choose the most accurate policy for a budget, and return the number of policies compared at the end.
@@ -310,28 +308,32 @@ class _Planner:
         A choice among thousands of policies flatters the one chosen. So the reporting half decides between it and
         every model alone that the budget pays for; of equals the cheapest is taken.
         """
-        most = budget + _ROUNDING * max(1.0, budget)
+        most = _just_above(budget)
         if not (self._cost <= most).any():
             raise self._out_of_reach("budget", budget)
-        candidates = [
-            KeepPolicy.alone(model) for model, cost in enumerate(self.prices.models) if cost <= most
-        ]
+        candidates = [KeepPolicy.alone(model) for model in self._affordable_models(budget)]
         policy = self._affordable_policy(most)
         if policy is not None and len(policy.members) > 1:
             candidates.append(policy)
-        cost, accuracy = np.transpose(
-            [self.reporting.figures(candidate, self.prices) for candidate in candidates]
-        )
-        return candidates[int(np.lexsort((cost, -accuracy))[0])], len(candidates)
+        figures = [self.reporting.figures(candidate, self.prices) for candidate in candidates]
+        cost, accuracy = np.transpose(figures)
+        order = np.lexsort((cost, -accuracy))
+        return candidates[int(order[0])], len(candidates)
+
+    def _affordable_models(self, budget: float) -> list[int]:
+        """Return the models whose answers cost no more than a budget."""
+        most = _just_above(budget)
+        return [model for model, cost in enumerate(self.prices.models) if cost <= most]
 
     def _affordable_policy(self, most: float) -> KeepPolicy | None:
         """Return the policy of the highest planned accuracy that costs at most `most` on both halves."""
         limit = most
         while (possible := self._cost <= limit).any():
             accuracy = np.where(possible, self._accuracy, -np.inf)
-            place = int(np.lexsort((self._cost, -accuracy))[0])
+            order = np.lexsort((self._cost, -accuracy))
+            place = int(order[0])
             policy = self._policy(place)
-            cost = self.reporting.figures(policy, self.prices)[0]
+            cost, _ = self.reporting.figures(policy, self.prices)
             if cost <= most:
                 return policy
             # What costs that much less on the planning half is expected to fit on the other one, too; never the same.
@@ -381,6 +383,18 @@ class _Planner:
 
         gain = None if goal != "budget" or value is None else self._gain(policy, value)
         columns = (runs.names, prices.models, prices.verifier, self.calibrators, runs.fingerprints)
+        models = [
+            PlannedModel(
+                name=name,
+                cost=cost,
+                verifier_cost=check,
+                calibration=kind,
+                calibrator=calibrator,
+                fingerprint=None if fingerprint is None else fingerprint.to_record(),
+            )
+            for name, cost, check, (kind, calibrator), fingerprint in zip(*columns, strict=True)
+        ]
+        drafted, reported = self.halves
         return CascadePlan(
             goal=goal,
             value=value,
@@ -390,24 +404,14 @@ class _Planner:
             gain=gain,
             alone=tuple(price(KeepPolicy.alone(model)) for model in range(self.last + 1)),
             frontier=self.frontier(),
-            models=tuple(
-                PlannedModel(
-                    name=name,
-                    cost=cost,
-                    verifier_cost=check,
-                    calibration=kind,
-                    calibrator=calibrator,
-                    fingerprint=None if fingerprint is None else fingerprint.to_record(),
-                )
-                for name, cost, check, (kind, calibrator), fingerprint in zip(*columns, strict=True)
-            ),
+            models=tuple(models),
             rows=PlanningRows(
                 given=runs.given,
                 paired=len(runs),
                 failed=runs.failed,
                 unlabelled=runs.unlabelled,
-                planning=len(self.halves[0]),
-                reporting=len(self.halves[1]),
+                planning=len(drafted),
+                reporting=len(reported),
             ),
             method=method,
             key=self.rows.keys[0],
@@ -415,11 +419,10 @@ class _Planner:
 
     def _gain(self, policy: KeepPolicy, budget: float) -> Interval:
         """Return the accuracy of a policy minus that of the best model alone for a budget, on the reporting half."""
-        most = budget + _ROUNDING * max(1.0, budget)
-        alone = [place for place, cost in enumerate(self.prices.models) if cost <= most]
-        correct = self.reporting.correct[alone]
-        best = correct[int(correct.mean(axis=1).argmax())]
-        return paired_comparison(best, self.reporting.right(self.reporting.route(policy))).interval
+        correct = self.reporting.correct[self._affordable_models(budget)]
+        best = correct[correct.mean(axis=1).argmax()]
+        right = self.reporting.right(self.reporting.route(policy))
+        return paired_comparison(best, right).interval
 
     def certified(
         self, epsilon: float, delta: float, *, certify_on: CertifyOn
@@ -429,7 +432,8 @@ class _Planner:
         texts = self.runs.texts
         if certify_on == "half":
             rows = self.drafting
-            texts = tuple(texts[row] for row in self.halves[0].tolist())
+            drafted, _ = self.halves
+            texts = tuple(texts[row] for row in drafted.tolist())
         sequences = 1 if self.last == 1 else 2  # each tested at its part of the allowed error
         part = delta / sequences
         candidates = [KeepPolicy.alone(self.last)]
@@ -445,12 +449,18 @@ class _Planner:
             ceiling = self.prices.models[-1]
             corners = [point.policy for point in self.frontier() if point.planned_cost < ceiling]
             passed = _passing(self.reporting, corners[::-1], epsilon, part)
-        costs = [self.drafting.figures(policy, self.prices)[0] for policy in candidates + passed]
-        cheapest = int(np.argmin(costs))
-        policy = (candidates + passed)[cheapest]
+        certified = candidates + passed
+        figures = [self.drafting.figures(policy, self.prices) for policy in certified]
+        cheapest = int(np.argmin([cost for cost, _ in figures]))
+        policy = certified[cheapest]
         tested = rows if cheapest < len(candidates) else self.reporting
         certificate = _certificate(policy, tested, epsilon, delta, method="sequence", tests=sequences)
         return policy, certificate, tested is self.drafting or policy.members == (self.last,)
+
+
+def _just_above(budget: float) -> float:
+    """Return the most that a policy for a budget may cost, which leaves room for rounding."""
+    return budget + _ROUNDING * max(1.0, budget)
 
 
 def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple[IndexArray, IndexArray]:
@@ -462,9 +472,10 @@ def _halves(texts: Sequence[str | int], generator: np.random.Generator) -> tuple
     own = [numbers.setdefault(text, len(numbers)) for text in texts]
     rank = generator.permutation(len(numbers))[own]
     order = np.argsort(rank, kind="stable")
+    ranked = rank[order]
     cut = len(order) // 2
     # The group that the middle falls into goes to the first half, unless nothing would be left.
-    while cut < len(order) - 1 and rank[order[cut]] == rank[order[cut - 1]]:
+    while cut < len(order) - 1 and ranked[cut] == ranked[cut - 1]:
         cut += 1
     return np.sort(order[:cut]), np.sort(order[cut:])
 
@@ -530,17 +541,17 @@ def _certified_rules(
 def _common_policies(rows: Signals) -> Iterator[KeepPolicy]:
     """Yield policies with common thresholds in a fixed order, with shares of ties where ties exist."""
     for threshold in _COMMON:
-        for share in _COMMON_SHARES if (rows.raw[:-1] == threshold).any() else ():
-            yield rule_policy(
-                [KeepRule.from_threshold(threshold, tied_share=share, key=key) for key in rows.keys]
-            )
+        is_tied = (rows.raw[:-1] == threshold).any()
+        for share in _COMMON_SHARES if is_tied else ():
+            rules = [KeepRule.from_threshold(threshold, tied_share=share, key=key) for key in rows.keys]
+            yield rule_policy(rules)
         yield rule_policy([KeepRule.from_threshold(threshold)] * len(rows.keys))
 
 
 def _passing(rows: Signals, policies: list[KeepPolicy], epsilon: float, delta: float) -> list[KeepPolicy]:
     """Return the policies that pass their test, in the given order, before the first failure."""
     losses = [rows.losses(policy) for policy in policies]
-    counts = np.array(losses, dtype=np.intp).reshape(-1, 2)
+    worse, better = np.array(losses, dtype=np.intp).reshape(-1, 2).T
     n = rows.correct.shape[1]
-    passes = count_passes(counts[:, 0], counts[:, 1], n, epsilon=epsilon, delta=delta)
+    passes = count_passes(worse, better, n, epsilon=epsilon, delta=delta)
     return policies[:passes]

@@ -87,9 +87,8 @@ class RecordedRun:
             "inputs": self.inputs,
             "labels": self.labels,
         }
-        wrong = {
-            name: len(values) for name, values in columns.items() if values is not None and len(values) != n
-        }
+        lengths = {name: len(values) for name, values in columns.items() if values is not None}
+        wrong = {name: length for name, length in lengths.items() if length != n}
         if wrong:
             raise ConfigurationError(
                 f"Expected one entry per row, {n} as in confidence, got {wrong}: hand in the same rows everywhere."
@@ -247,12 +246,13 @@ def pair_runs(sources: Sequence[RunSource]) -> PairedRuns:
             f"{', '.join(names)}: {int(failed.sum()):,} failed with a transport error."
         )
     texts = _texts(runs, orders)
+    labels = [_labels(run, order[kept]) for run, order in zip(runs, orders, strict=True)]
     return PairedRuns(
         names=tuple(names),
         confidence=column("confidence")[:, kept],
         correct=correct[:, kept],
         cost=column("cost")[:, kept],
-        labels=tuple(_labels(run, order[kept]) for run, order in zip(runs, orders, strict=True)),
+        labels=tuple(labels),
         texts=tuple(texts[row] for row in kept.tolist()),
         given=len(first),
         failed=int(failed.sum()),
@@ -311,9 +311,9 @@ def _are_unique(texts: Sequence[str | None]) -> bool:
 
 def _texts(runs: Sequence[RecordedRun], orders: Sequence[IndexArray]) -> list[str | int]:
     """Return the texts of the first run's rows, taken from any run; the row's position if unknown."""
-    texts: list[str | int] = list(range(len(runs[0])))
-    # The first run that says a text comes last, and counts.
-    for run, order in zip(reversed(runs), reversed(orders), strict=True):
+    texts: list[str | int] = [*range(len(runs[0]))]
+    pairs = list(zip(runs, orders, strict=True))
+    for run, order in reversed(pairs):  # the first run that says a text comes last, and counts
         if run.inputs is None:
             continue
         for place, at in enumerate(order.tolist()):
@@ -327,11 +327,14 @@ def _labels(run: RecordedRun, rows: IndexArray) -> tuple[str, ...] | None:
     """Return the predicted labels of rows; None if a row has a confidence but no label."""
     if run.labels is None:
         return None
-    labels = [run.labels[row] for row in rows.tolist()]
-    unsure = np.isnan(np.asarray(run.confidence)[rows]).tolist()
-    if any(label is None and not skip for label, skip in zip(labels, unsure, strict=True)):
-        return None
-    return tuple(label or "" for label in labels)
+    confidence = np.asarray(run.confidence)
+    labels = []
+    for row in rows.tolist():
+        label = run.labels[row]
+        if label is None and not np.isnan(confidence[row]):
+            return None
+        labels.append(label or "")
+    return tuple(labels)
 
 
 def _numbers(name: str, values: ArrayLike) -> FloatArray:
