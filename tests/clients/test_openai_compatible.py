@@ -12,6 +12,7 @@ import pytest
 
 from calibrant.core import CompletionRequest, ConfigurationError, LogprobSpace, NextTokens, ProviderError
 from calibrant.inference import Classifier, open_client
+from closed_loops import loops_left
 from next_tokens import KEY, KINDS, PROMPT, REQUEST, ROUTES, TEMPLATE, ask, failure
 
 PREFIXES = ("openai/", "hosted_vllm/", "llamafile/", "lm_studio/", "text-completion-openai/")
@@ -351,3 +352,9 @@ def test_slots_are_first_come_first_served(serve: Start) -> None:
 
     asyncio.run(run())
     assert order == sorted(order)
+
+
+def test_closed_loops_are_released(serve: Start, classify: Classify) -> None:
+    """Event loops in which rows waited for a slot do not pile up in memory."""
+    classifier = classify(serve("llama.cpp"))
+    assert loops_left(lambda: classifier.aclassify_many([f"text {number}" for number in range(6)])) <= 2

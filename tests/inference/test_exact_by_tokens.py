@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from calibrant.core import Field, FieldLabels, LabelSet, Outcome, Prediction
 from calibrant.inference import Classifier
+from closed_loops import loops_left
 from distributions import distribution_of
 from token_engine import CHARACTERS, Engine, Row
 
@@ -181,3 +183,14 @@ def test_nan_logprobs_fail_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.outcome is Outcome.ERROR
         assert "test/characters" in found.reason
         assert "not numbers" in found.reason
+
+
+def test_closed_loops_are_released() -> None:
+    """Event loops in which rows waited for the expectations of their prompt do not pile up in memory."""
+    prompts = count()
+    with Classifier(model=Engine(), labels=LABELS, field="label", prompt="Sort.") as classifier:
+
+        async def work() -> None:
+            await classifier.with_prompt(f"Sort {next(prompts)}.").aclassify_many(["one", "two", "three"])
+
+        assert loops_left(work) <= 2

@@ -10,8 +10,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._predictor import interruptible_sleep
@@ -33,6 +32,36 @@ _LOG = logging.getLogger("calibrant")
 _RESERVED: Final = 16
 
 
+class PerLoop(Generic[_T]):
+    """One value for each event loop; those of closed loops are dropped when another loop asks for its own.
+
+    Locks, semaphores and futures refer to their loop once somebody waits for them. With weak keys alone, such a value
+    would keep its loop, and be kept, for as long as the dictionary lives.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[asyncio.AbstractEventLoop, _T] = {}
+
+    def here(self, make: Callable[[], _T]) -> _T:
+        """Return the value of the running event loop, from `make` if it has none yet."""
+        loop = asyncio.get_running_loop()
+        value = self._values.get(loop)
+        if value is None:
+            for other in tuple(self._values):
+                if other.is_closed():
+                    self._values.pop(other, None)
+            value = self._values[loop] = make()
+        return value
+
+
+@dataclass(eq=False)
+class _Start:
+    """First call of an event loop: its result is its systemic fault, if any; None unless it is under way."""
+
+    first: asyncio.Future[ProviderError | None] | None = None
+    has_ended: bool = False
+
+
 class FirstCall:
     """Gate that lets the first call of an event loop run alone for at most one second.
 
@@ -41,12 +70,9 @@ class FirstCall:
     """
 
     def __init__(self) -> None:
-        # By event loop: the first call under way, whose result is its systemic fault, if any. None once it has ended.
-        self._first: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, asyncio.Future[ProviderError | None] | None
-        ] = WeakKeyDictionary()
+        self._starts: PerLoop[_Start] = PerLoop()
 
-    async def then(self, call: Call[_T]) -> _T:
+    def then(self, call: Call[_T]) -> Awaitable[_T]:
         """Wait at most one second for the loop's first call, then return the result of `call`.
 
         Raises
@@ -54,21 +80,23 @@ class FirstCall:
         ProviderError
             The call failed, or the first call failed with a systemic fault.
         """
-        loop = asyncio.get_running_loop()
-        if loop not in self._first:
-            return await self._go_ahead(call, loop)
-        first = self._first[loop]
-        if first is not None:
-            await asyncio.wait([first], timeout=_HEAD_START_SECONDS)
-            failure = first.result() if first.done() else None
-            if failure is not None:  # in a copy, as every caller sets `attempts` on its own
-                copy = type(failure).__new__(type(failure), *failure.args)
-                vars(copy).update(vars(failure), attempts=1)
-                raise copy
+        start = self._starts.here(_Start)
+        return call() if start.has_ended else self._after_first(start, call)
+
+    async def _after_first(self, start: _Start, call: Call[_T]) -> _T:
+        first = start.first
+        if first is None:
+            return await self._go_ahead(start, call)
+        await asyncio.wait([first], timeout=_HEAD_START_SECONDS)
+        failure = first.result() if first.done() else None
+        if failure is not None:  # in a copy, as every caller sets `attempts` on its own
+            copy = type(failure).__new__(type(failure), *failure.args)
+            vars(copy).update(vars(failure), attempts=1)
+            raise copy
         return await call()
 
-    async def _go_ahead(self, call: Call[_T], loop: asyncio.AbstractEventLoop) -> _T:
-        first = self._first[loop] = loop.create_future()
+    async def _go_ahead(self, start: _Start, call: Call[_T]) -> _T:
+        first = start.first = asyncio.get_running_loop().create_future()
         failure: ProviderError | None = None
         try:
             return await call()
@@ -76,9 +104,8 @@ class FirstCall:
             failure = error if error.systemic else None
             raise
         finally:
-            self._first[loop] = None
-            if failure is not None:
-                del self._first[loop]  # the next call is a first call again
+            start.first = None
+            start.has_ended = failure is None  # else the next call is a first call again
             first.set_result(failure)
 
 
@@ -89,6 +116,8 @@ class CallGate:
     ----------
     calls : int, optional
         Concurrent calls at most, per event loop; by default 256.
+    clients : callable, optional
+        Returns the number of clients that share the limit of open files; by default 1.
 
     Attributes
     ----------
@@ -101,31 +130,27 @@ class CallGate:
         `calls` is below 1.
     """
 
-    def __init__(self, calls: int | None) -> None:
+    def __init__(self, calls: int | None, *, clients: Callable[[], int] = lambda: 1) -> None:
         if calls is not None and calls < 1:
             raise ConfigurationError(f"Expected max_concurrency of at least 1, got {calls}.")
         self.calls = calls or _CALLS
-        self._gates: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[asyncio.Semaphore, int]] = (
-            WeakKeyDictionary()
-        )
+        self._clients = clients
+        self._gates: PerLoop[tuple[asyncio.Semaphore, int]] = PerLoop()
 
-    def turn(self, *, clients: int = 1) -> asyncio.Semaphore:
-        """Return the semaphore of the running event loop; `clients` share the limit of open files."""
-        loop = asyncio.get_running_loop()
-        found = self._gates.get(loop)
-        if found is None:
-            # A semaphore that was waited for refers to its loop, so a weak key alone would keep it.
-            for other in [one for one in self._gates if one.is_closed()]:
-                del self._gates[other]
-            limit = _open_file_limit()
-            free = self.calls if limit is None else _free_sockets(limit) // clients
-            # At least 1: without room even for one socket, calls fail and are retried one at a time.
-            calls = max(1, min(self.calls, free))
-            found = self._gates[loop] = asyncio.Semaphore(calls), calls
-        gate, calls = found
+    def turn(self) -> asyncio.Semaphore:
+        """Return the semaphore of the running event loop."""
+        gate, calls = self._gates.here(self._opened)
         if calls < self.calls and gate.locked():
             _warn_of_waiting(calls)
         return gate
+
+    def _opened(self) -> tuple[asyncio.Semaphore, int]:
+        """Return a semaphore, and the number of calls that it allows."""
+        limit = _open_file_limit()
+        free = self.calls if limit is None else _free_sockets(limit) // self._clients()
+        # At least 1: without room even for one socket, calls fail and are retried one at a time.
+        calls = max(1, min(self.calls, free))
+        return asyncio.Semaphore(calls), calls
 
 
 @functools.cache

@@ -9,7 +9,6 @@ import json
 import threading
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
@@ -55,8 +54,7 @@ _T = TypeVar("_T")
 _SHORTEN: Final = "Shorten the text or the prompt, or serve the model with a longer context."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """Response of a server.
 
     Attributes
@@ -156,7 +154,7 @@ class JsonHttp:
         self._secrets: frozenset[str] = frozenset()
         self.hide(endpoint.secrets)
         self._timeout = timeout
-        self._gate = CallGate(calls)
+        self._gate = CallGate(calls, clients=lambda: max(1, len(_open_clients)))
         self._most_bytes = most_bytes
         self._connections: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._lock = threading.Lock()
@@ -201,14 +199,14 @@ class JsonHttp:
             query = query.replace("?", "&", 1)
         return await self.send(self.endpoint.root + route + query, data)
 
-    async def send(
+    def send(
         self,
         url: str,
         data: bytes | aiohttp.payload.Payload | None,
         *,
         headers: Mapping[str, str] | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 (aiohttp's own, whose timer is part of its session)
-    ) -> Reply:
+        timeout: float | None = None,
+    ) -> Awaitable[Reply]:
         """Send `data` to a URL by POST, or GET without data, and return the reply with any status.
 
         Parameters
@@ -230,13 +228,13 @@ class JsonHttp:
 
         async def exchange(session: aiohttp.ClientSession) -> Reply:
             options: dict[str, Any] = {"headers": headers} if headers else {}
-            if timeout is not None:
+            if timeout is not None:  # aiohttp's own, whose timer is part of its session
                 options["timeout"] = type(session.timeout)(total=timeout)
             method = "GET" if data is None else "POST"
             async with session.request(method, url, data=data, allow_redirects=False, **options) as response:
                 return Reply.of(response, await _content(response, self._most_bytes, self.provider))
 
-        return await self.through(exchange, seconds=timeout)
+        return self.through(exchange, seconds=timeout)
 
     async def through(
         self, work: Callable[[aiohttp.ClientSession], Awaitable[_T]], *, seconds: float | None = None
@@ -256,7 +254,7 @@ class JsonHttp:
             `work` failed.
         """
         connections = self._connections.get(asyncio.get_running_loop()) or await self._connect()
-        async with self._gate.turn(clients=max(1, len(_open_clients))):
+        async with self._gate.turn():
             try:
                 return await work(connections.session)
             except Exception as error:  # noqa: BLE001 (the seam: anything may come)
@@ -443,15 +441,15 @@ async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
 
 async def _content(response: aiohttp.ClientResponse, most: int, provider: str) -> bytes:
     """Return the body, decompressed; raise ProviderError if it is larger than `most` bytes."""
-    pieces, size = [], 0
+    pieces: list[bytes] = []
+    size = 0
     if (response.content_length or 0) <= most:
-        async for piece in response.content.iter_any():
+        while size <= most:
+            piece = await response.content.readany()
+            if not piece:
+                return b"".join(pieces)
             pieces.append(piece)
             size += len(piece)
-            if size > most:
-                break
-        else:
-            return b"".join(pieces)
     response.close()
     raise ProviderError(
         f"Expected an answer of at most {most >> 20} MB, got more: it was not read. Ask for fewer "

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from calibrant.clients._calls import PerLoop
 from calibrant.clients._constraint import (
     SAMPLING_OPTIONS,
     Constraint,
@@ -133,7 +133,7 @@ class LlamaCppClient:
         stat = file.stat()
         self.endpoint = f"{file.resolve()} ({stat.st_size} bytes, {stat.st_mtime_ns})"
         self._lock = threading.Lock()
-        self._loading: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._loading: PerLoop[asyncio.Lock] = PerLoop()
         self._engine: Engine | None = None
         self._closed = False
 
@@ -223,7 +223,7 @@ class LlamaCppClient:
 
     async def _loaded(self) -> Engine:
         # Every row takes the lock, also when the engine is loaded: a lock keeps the order of its waiters.
-        async with self._loading.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        async with self._loading.here(asyncio.Lock):
             if self._engine is None:
                 return await asyncio.to_thread(self._load)
             return self._engine

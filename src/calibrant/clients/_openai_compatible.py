@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
 
-from calibrant.clients._calls import FirstCall
+from calibrant.clients._calls import FirstCall, PerLoop
 from calibrant.clients._chat_template import ChatTemplate
 from calibrant.clients._endpoint import given
 from calibrant.clients._http import JsonHttp, Reply
@@ -103,7 +102,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         self.first_score = FirstCall()
         self._checked_labels: set[tuple[str, ...]] = set()
         self._detections: dict[asyncio.AbstractEventLoop, asyncio.Task[Server]] = {}
-        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, _Slots] = WeakKeyDictionary()
+        self._slots: PerLoop[_Slots] = PerLoop()
 
     @property
     def settings(self) -> Record:
@@ -151,7 +150,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         if isinstance(server, CompletionsServer):
             yield _LabelRow(self, request, server, whole=self._template is None)
             return
-        slots = self._slots.setdefault(asyncio.get_running_loop(), _Slots(server.slots))
+        slots = self._slots.here(partial(_Slots, server.slots))
         count = request.top_logprobs or self._next_tokens or _MANY_TOKENS
         async with slots.one() as slot:
             yield _TokenRow(self, request, server, slot, count)

@@ -24,7 +24,7 @@ from calibrant.core._labels import LabelSet, split_label_list
 from calibrant.core._prediction import BoolArray, LabelDistribution, LogprobSpace, Outcome, Part, Prediction
 from calibrant.core._structures import YES, OrdinalLabels
 from calibrant.inference._methods import Method, ModelSetup
-from calibrant.inference._reader import parts_content, scored_part
+from calibrant.inference._reader import Content, label_content, parts_content
 
 _LOG: Final = logging.getLogger("calibrant")
 _MOST_OPTIONS: Final = 255
@@ -120,13 +120,13 @@ class Deciding(Method):
             decide, provider=client.name, request=request
         )
         effort: dict[str, Any] = {"usage": decision.usage, "model": decision.model, "attempts": attempts}
-        found: list[Part | None] = []
+        found: list[Content | None] = []
         for part, answer, shares in zip(self._parts, decision.answers, probabilities, strict=True):
             if answer is None or shares is None:
                 found.append(None)
                 continue
             label = part.options[self._best(answer)]
-            found.append(scored_part(part.name, label, part.distribution(label, shares)))
+            found.append(label_content(label, part.distribution(label, shares)))
         return self._prediction(found, effort)
 
     def _questions_under(self, prompt: str) -> tuple[DecisionQuestion, ...]:
@@ -153,9 +153,7 @@ class Deciding(Method):
         """The answer to each question, as a part of a prediction."""
         labels = self.reader.labels
         pairs = zip(self.questions, labels.parts, strict=True)
-        return tuple(
-            _PartQuestion.of(name, question, labels.labels_of(name).labels) for question, name in pairs
-        )
+        return tuple(_PartQuestion.of(question, labels.labels_of(name).labels) for question, name in pairs)
 
     def _checked(self, answer: DecisionAnswer | None) -> list[float] | None:
         """Return the probabilities of an answer, above 0 and with the sum 1; None for a refusal."""
@@ -189,17 +187,17 @@ class Deciding(Method):
                 )
         return answer.probabilities.index(most)
 
-    def _prediction(self, found: Sequence[Part | None], effort: Mapping[str, Any]) -> Prediction:
+    def _prediction(self, found: Sequence[Content | None], effort: Mapping[str, Any]) -> Prediction:
         """Return the prediction of one label, or of several parts; a refused part leaves the row without a label."""
         labels = self.reader.labels
         if not labels.holds_several:
             (one,) = found
             if one is None:
                 return Prediction(label=None, outcome=Outcome.REFUSAL, reason=_DECLINED, **effort)
-            distribution = one.distribution
-            return Prediction(label=one.label, confidence=one.confidence, distribution=distribution, **effort)
-        refused = [name for name, one in zip(labels.parts, found, strict=True) if one is None]
-        parts = tuple(one for one in found if one is not None)
+            return Prediction(**one, **effort)
+        named = list(zip(labels.parts, found, strict=True))
+        refused = [name for name, one in named if one is None]
+        parts = tuple(Part(name=name, **one) for name, one in named if one is not None)
         if refused:
             reason = f"{_DECLINED} about {', '.join(map(repr, refused))}"
             return Prediction(label=None, outcome=Outcome.REFUSAL, reason=reason, parts=parts, **effort)
@@ -217,18 +215,17 @@ class Deciding(Method):
 class _PartQuestion:
     """One label of an answer: the options of its question, and its labels with what all their distributions share."""
 
-    name: str
     options: tuple[str, ...]
     labels: tuple[str, ...]
     places: tuple[int, ...]  # of the labels among the options
     measured: BoolArray
 
     @classmethod
-    def of(cls, name: str, question: DecisionQuestion, labels: tuple[str, ...]) -> _PartQuestion:
+    def of(cls, question: DecisionQuestion, labels: tuple[str, ...]) -> _PartQuestion:
         measured = np.ones(len(labels), dtype=np.bool_)
         measured.setflags(write=False)  # so that a distribution makes no copy
         places = tuple(map(question.options.index, labels))
-        return cls(name=name, options=question.options, labels=labels, places=places, measured=measured)
+        return cls(options=question.options, labels=labels, places=places, measured=measured)
 
     def distribution(self, label: str, probabilities: Sequence[float]) -> LabelDistribution:
         """Return the distribution over the labels from the probabilities of the options."""

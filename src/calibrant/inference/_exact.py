@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, singledispatch
 from typing import Any, Final, Self, TypeVar, cast
-from weakref import WeakKeyDictionary
 
-from calibrant.clients._calls import Call
+from calibrant.clients._calls import Call, PerLoop
 from calibrant.clients._constraint import (
     Constraint,
     LabelArray,
@@ -193,7 +192,7 @@ class LabelScorer:
         self._label_trie = LabelTrie(labels.labels)
         self._token_trie = lru_cache(maxsize=4)(TokenTrie)
         self._expected: OrderedDict[str, Expected] = OrderedDict()
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._turns: PerLoop[asyncio.Lock] = PerLoop()
 
     async def prepare(self, request: CompletionRequest, prefix: str) -> Expected:
         """Return the label probabilities of a prompt without a text; empty unless the model runs in process.
@@ -209,7 +208,7 @@ class LabelScorer:
             return Expected()
         key = json.dumps(messages)
         # Every row goes through the lock, which keeps their order: none is to overtake those that wait.
-        async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+        async with self._turns.here(asyncio.Lock):
             if key not in self._expected:
                 calls = RowCalls(calls=self._calls, provider=self._client.name)
                 without_text = CompletionRequest(messages=messages, top_logprobs=0)

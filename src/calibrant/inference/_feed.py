@@ -12,8 +12,8 @@ from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-from weakref import WeakKeyDictionary
 
+from calibrant.clients._calls import PerLoop
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
 from calibrant.core._prediction import Journal, Outcome, Prediction
 from calibrant.core._predictor import INPUT_SLOT, CallGroup, OnPrediction, Query, RetryCancelScope, Stop
@@ -166,8 +166,8 @@ class Runner:
     journal: Journal | None = None
     answered: bool = field(default=False, init=False, repr=False)
     # Rows under way, by event loop: equal rows wait for the same answer.
-    _flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[Prediction]]] = field(
-        default_factory=WeakKeyDictionary, init=False, repr=False
+    _flying: PerLoop[dict[str, asyncio.Future[Prediction]]] = field(
+        default_factory=PerLoop, init=False, repr=False
     )
 
     def rows(self, model: RowModel, queries: Iterable[Query]) -> Iterator[QueuedRow]:
@@ -220,7 +220,7 @@ class Runner:
             stored = self.journal.get_many([row.key]).get(row.key)
         if stored is not None:
             return stored.with_effort(attempts=0)
-        flying = self._flying.setdefault(asyncio.get_running_loop(), {})
+        flying = self._flying.here(dict)
         while (other := flying.get(row.key)) is not None:
             await asyncio.wait([other])
             if not other.cancelled() and other.exception() is None:

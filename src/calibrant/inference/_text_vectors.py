@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from calibrant.clients._calls import PerLoop
 from calibrant.clients._endpoint import public_address, server_address
 from calibrant.clients._litellm import LiteLLMEmbedder
 from calibrant.clients._weights import local_models, weights_digest
@@ -199,8 +199,8 @@ class TextVectors:
         self._lock = threading.Lock()
         self._dimension: int | None = None
         # By event loop: the calls under way, by text, and the texts that wait for the next call.
-        self._flying: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Call]] = WeakKeyDictionary()
-        self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
+        self._flying: PerLoop[dict[str, _Call]] = PerLoop()
+        self._queues: PerLoop[_Queue] = PerLoop()
 
     def vectors(self, texts: list[str]) -> SingleArray:
         """Return one vector per text, shape (n, d).
@@ -228,7 +228,7 @@ class TextVectors:
         charge : callable, optional
             Receives the usage of each call.
         """
-        flying = self._flying.setdefault(asyncio.get_running_loop(), {})
+        flying = self._flying.here(dict)
         wanted = list(dict.fromkeys(map(writable, texts)))
         others = {flying[text] for text in wanted if text in flying}
         own = [text for text in wanted if text not in flying]
@@ -254,7 +254,7 @@ class TextVectors:
         ProviderError or None
             Why there is none.
         """
-        queue = self._queues.setdefault(asyncio.get_running_loop(), _Queue())
+        queue = self._queues.here(_Queue)
         group = queue.group
         group.texts.append(text)
         async with queue.lock:
