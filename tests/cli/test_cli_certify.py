@@ -112,7 +112,7 @@ def test_promises_on_the_same_rows_add_up(tmp_path: Path) -> None:
     assert [one["delta"] for one in (first, more, other)] == pytest.approx([0.1, 0.1, 0.2])
     shown = done(run(*words[:-1], "--target", "0.8", "--budget", "70")).stdout
     assert "with probability 0.8, at least 80.0% of them are right" in shown
-    assert "That is the probability that all promises asked of these rows hold." in shown
+    assert "With that probability all promises asked of these rows hold." in shown
 
 
 def test_promises_asked_too_often_are_refused(tmp_path: Path) -> None:

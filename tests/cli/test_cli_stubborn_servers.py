@@ -143,10 +143,12 @@ def test_an_address_keeps_no_credentials(
     """--api-base alone asks the same model elsewhere, without the key of the first server."""
     other = start_stubborn_server(has_logprobs=True)
     more = '[model.options]\nseed = 7\napi_key = "of-the-first-server"'
-    task = task_file(tmp_path, start_stubborn_server(), more=more)
+    first = start_stubborn_server()
+    task = task_file(tmp_path, first, more=more)
     done(classify(task, "--api-base", other.api_base, "--text", "a meow"))
     assert [(body["model"], body["seed"]) for body in other.bodies] == [("pet", 7)] * len(other.bodies)
-    assert [line for line in caplog.messages if "without options.api_key of the task" in line]
+    (warning,) = [line for line in caplog.messages if "without options.api_key of the task" in line]
+    assert f"is asked instead of the one at {first.root.removeprefix('http://')}:" in warning
 
 
 def test_every_model_option_has_an_address() -> None:

@@ -490,6 +490,20 @@ def test_errors_of_the_review_are_sentences(visitor: Visitor, source: Path) -> N
     assert str(source) in reply.json["error"]
 
 
+def test_another_promise_on_the_same_rows_says_what_its_probability_is_of(tmp_path: Path) -> None:
+    """The second target states the sum, and that it is of all promises; the first one says nothing of others."""
+    rows = write_rows(tmp_path / "sure.jsonl", rows_of(60))
+    told = []
+    for target in (0.5, 0.6):
+        with Review.opened(rows, tmp_path / "out") as review:
+            review.certify(target=target, delta=0.1, budget=30)
+            while review.promise()["wanted"]:  # type: ignore[index]
+                review.decide(review.promise()["wanted"][0], "cat")  # type: ignore[index]
+            told.append(review.promise()["sentence"])  # type: ignore[index]
+    joint = "With that probability all promises asked of these rows hold."
+    assert [("with probability 0.8" in one, joint in one) for one in told] == [(False, False), (True, True)]
+
+
 def test_a_promise_that_loses_its_answers_is_taken_back_on_disk(tmp_path: Path) -> None:
     """After an undo of every answer the certificate in the file certifies nothing."""
     rows = write_rows(tmp_path / "sure.jsonl", rows_of(60))

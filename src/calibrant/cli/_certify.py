@@ -148,8 +148,6 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
     yield f"{found.rows.name}: {len(found.places):,} {which}; {given if found.answers else 'no label given yet'}"
     if certificate.certified:
         yield f"Certified: {found.sentence()}"
-        if certificate.delta > options.delta:
-            yield "That is the probability that all promises asked of these rows hold."
     else:
         yield "Nothing certified."
     if found.waiting:

@@ -226,10 +226,13 @@ class AskedRows:
         True labels of these rows that were given, by place.
     waiting : int
         Rows that wait for the answer of a person.
+    delta : float
+        As for `certify_saved`; that of the certificate is larger where other promises were asked of these rows.
     """
 
     rows: SavedRows
     certificate: AskedCertificate
+    delta: float
     label: str | None
     places: IndexArray
     answers: Mapping[int, str]
@@ -254,22 +257,25 @@ class AskedRows:
         return sum(answer == self.rows.labels[place] for place, answer in self.answers.items())
 
     def sentence(self) -> str:
-        """Return the promise, where there is one, as a sentence or two."""
+        """Return the promise, where there is one, in two or three sentences."""
         found = self.certificate
+        about = "The promise is about these rows, and no others."
+        if found.delta > self.delta:
+            about += " With that probability all promises asked of these rows hold."
         threshold = f"{found.threshold:.6g}"
         promise = f"with probability {1 - found.delta:g}, at least {found.target:.1%}"
         rows = f"{self.n_accepted:,} rows ({found.kept:.1%}) are"
         if found.metric == "recall":
             return (
                 f"{rows} flagged, from a probability of {self.label} of {threshold} on; {promise} of all rows whose "
-                f"true label is {self.label} are among them. The promise is about these rows, and no others."
+                f"true label is {self.label} are among them. {about}"
             )
         which = (
             "of them" if found.metric == "accuracy" else "of all rows, if the others get the label asked for,"
         )
         return (
             f"{rows} accepted, {self.n_accepted_unseen:,} of them without a label given, from a confidence of "
-            f"{threshold} on; {promise} {which} are right. The promise is about these rows, and no others."
+            f"{threshold} on; {promise} {which} are right. {about}"
         )
 
     def to_record(self) -> JsonObject:
@@ -445,6 +451,7 @@ class RowsPromise:
         return AskedRows(
             rows=self.rows,
             certificate=certificate,
+            delta=self.delta,
             label=self.label,
             places=self.places,
             answers=known,

@@ -468,4 +468,5 @@ def _tell(own: str, other: str, dropped: tuple[str, ...], before: str, now: str)
         return
     lost = f" without {', '.join(dropped)} of the task," if dropped else ""
     where = f"the texts go to {now}" if now else "the texts stay on this machine"
-    _LOG.warning("%s is asked instead of %s:%s %s.", other, own, lost, where)
+    replaced = f"the one at {before}" if own == other else own
+    _LOG.warning("%s is asked instead of %s:%s %s.", other, replaced, lost, where)
