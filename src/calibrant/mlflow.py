@@ -14,11 +14,10 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError, StateError
 from calibrant.core._files import read_run_record
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from calibrant.heads._tuned import Tuned
 
-_T = TypeVar("_T")
 
 __all__ = ["log_run", "save_model"]
 
@@ -60,6 +58,7 @@ _NOT_FIGURES: Final = frozenset(
         "other",
     }
 )
+_SETTINGS: Final = ("task", "model", "proposer", "seed", "chosen")  # of metrics or of a result
 _NOT_SETTINGS: Final = frozenset({"schema_version", "response_format"})
 _OPTIONS: Final = "options"  # at the end of the names of what may hold credentials
 _CURVE: Final = ("score", "accuracy", "macro_f1", "log_loss", "credit")
@@ -217,11 +216,6 @@ def _quiet() -> Iterator[None]:
             log.setLevel(level)
 
 
-def _parts(values: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
-    for start in range(0, len(values), size):
-        yield values[start : start + size]
-
-
 class _Served:
     """Classifier behind MLflow's interface of models."""
 
@@ -259,21 +253,20 @@ class _Logged:
         self.params: dict[str, str] = {"calibrant": version("calibrant")}
         self.metrics: list[tuple[str, float, int]] = []
         self._names: dict[str, str] = {}
-        kind = next((name for name in (RESULT, METRICS) if (directory / name).exists()), None)
-        if kind is None:
+        is_search = (directory / RESULT).exists()
+        if not is_search and not (directory / METRICS).exists():
             raise StateError(
                 f"{directory}: expected a finished run of evaluate or optimize, found neither {METRICS} nor {RESULT}."
             )
         manifest = read_run_record(directory / MANIFEST, remedy=_REMEDY)
-        self._settings("", {name: value for name, value in manifest.items() if name not in _NOT_SETTINGS})
-        record = read_run_record(directory / kind, remedy=_REMEDY)
-        self._settings(
-            "", {name: record.get(name) for name in ("task", "model", "proposer", "seed", "chosen")}
-        )
-        if kind == METRICS:
-            self._figures("", record)
-        else:
+        settings = {name: value for name, value in manifest.items() if name not in _NOT_SETTINGS}
+        self._settings("", settings)
+        record = read_run_record(directory / (RESULT if is_search else METRICS), remedy=_REMEDY)
+        self._settings("", {name: record.get(name) for name in _SETTINGS})
+        if is_search:
             self._search(record)
+        else:
+            self._figures("", record)
 
     def send(self, mlflow: Any, run_id: str) -> None:  # noqa: ANN401 (its types are unknown here)
         """Send everything, in as many requests as the server's limits ask for."""
@@ -281,12 +274,13 @@ class _Logged:
 
         client = mlflow.MlflowClient()
         now = client.get_run(run_id).info.start_time
-        params = [Param(name, value[:_LONGEST]) for name, value in self.params.items()]
-        metrics = [Metric(name, value, now, step) for name, value, step in self.metrics]
-        for part in _parts(params, _AT_ONCE["params"]):
-            client.log_batch(run_id, params=part)
-        for part in _parts(metrics, _AT_ONCE["metrics"]):
-            client.log_batch(run_id, metrics=part)
+        entries: dict[str, list[Any]] = {
+            "params": [Param(name, value[:_LONGEST]) for name, value in self.params.items()],
+            "metrics": [Metric(name, value, now, step) for name, value, step in self.metrics],
+        }
+        for kind, most in _AT_ONCE.items():
+            for start in range(0, len(entries[kind]), most):
+                client.log_batch(run_id, **{kind: entries[kind][start : start + most]})
 
     def _settings(self, prefix: str, record: Mapping[str, Any]) -> None:
         """Add the settings of a record, nested ones with their path as name."""
@@ -300,19 +294,20 @@ class _Logged:
     def _allowed(self, name: str) -> str:
         """Return a name that servers take; of names that differ in other characters alone, the later get a number."""
         if name not in self._names:
-            allowed, taken = _FORBIDDEN.sub("_", name), set(self._names.values())
-            numbered = (f"{allowed}_{number}" for number in count(2))
-            self._names[name] = (
-                allowed if allowed not in taken else next(n for n in numbered if n not in taken)
-            )
+            allowed = plain = _FORBIDDEN.sub("_", name)
+            taken = set(self._names.values())
+            number = 2
+            while allowed in taken:
+                allowed = f"{plain}_{number}"
+                number += 1
+            self._names[name] = allowed
         return self._names[name]
 
     def _figures(self, prefix: str, value: object, step: int = 0) -> None:
         """Add a figure, or those of a record, nested ones with their path as name."""
         if isinstance(value, Mapping) and {"lower", "upper", "estimate"} <= value.keys():
-            ends = {"": value["estimate"], "_low": value["lower"], "_high": value["upper"]}
-            for end, number in ends.items():
-                self._figures(prefix + end, number, step)
+            for end, key in (("", "estimate"), ("_low", "lower"), ("_high", "upper")):
+                self._figures(prefix + end, value[key], step)
         elif isinstance(value, Mapping):
             for name, part in value.items():
                 path = f"{prefix}/{name}" if prefix else str(name)
@@ -337,9 +332,7 @@ class _Logged:
         judged |= {name: final.get(name) for name in ("against_seed", "against_text", "against_embeddings")}
         judged |= {one["name"]: one for one in final.get("baselines", ())}
         for name, score in judged.items():
-            self._figures(
-                f"test/{name}", {key: one for key, one in (score or {}).items() if key != "validation_score"}
-            )
-        self._figures(
-            "search", {name: value for name, value in record.items() if isinstance(value, int | float)}
-        )
+            tested = {key: value for key, value in (score or {}).items() if key != "validation_score"}
+            self._figures(f"test/{name}", tested)
+        numbers = {name: value for name, value in record.items() if isinstance(value, int | float)}
+        self._figures("search", numbers)

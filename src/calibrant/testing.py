@@ -117,11 +117,11 @@ def fake_response(  # noqa: PLR0913 (independent, all with defaults)
     text = b"".join(emitted.pieces).decode("utf-8", "surrogatepass")
     if top_logprobs <= 0:
         return _completion(text, None)
-    rivals = [
-        (_written(name, labels, field=field, tokens=tokens).pieces, weight)
-        for name, weight in weights.items()
-        if weight > 0
-    ]
+    rivals = []
+    for name, weight in weights.items():
+        if weight > 0:
+            written = _written(name, labels, field=field, tokens=tokens)
+            rivals.append((written.pieces, weight))
     content = []
     for position, piece in enumerate(emitted.pieces):
         before = emitted.pieces[:position]
@@ -196,6 +196,10 @@ class _Written:
     pieces: tuple[bytes, ...]
     starts: frozenset[int]
     structure: frozenset[int]
+
+    def beginnings(self) -> list[bytes]:
+        """Return the texts before each label."""
+        return [b"".join(self.pieces[:start]) for start in self.starts]
 
 
 def _written(answer: str, labels: Sequence[str] | None, *, field: str, tokens: Split) -> _Written:
@@ -284,10 +288,14 @@ def _pieces_of(label: str, tokens: Split) -> tuple[bytes, ...]:
 
 def _shares_at(text: bytes, rivals: _Rivals) -> dict[bytes, float]:
     """Return the probability of each next token after a text, however the text was cut into tokens."""
-    pieces = [(_piece_after(text, tokens), weight) for tokens, weight in rivals]
-    found = [(piece, weight) for piece, weight in pieces if piece is not None]
-    whole = [(data, weight) for (data, is_rest), weight in found if not is_rest]
-    return _scaled(whole or [(data, weight) for (data, _), weight in found]) or {_ILLEGAL: 1.0}
+    whole: list[tuple[bytes, float]] = []
+    rest: list[tuple[bytes, float]] = []
+    for tokens, weight in rivals:
+        piece = _piece_after(text, tokens)
+        if piece is not None:
+            data, is_rest = piece
+            (rest if is_rest else whole).append((data, weight))
+    return _scaled(whole or rest) or {_ILLEGAL: 1.0}
 
 
 def _scaled(weights: Iterable[tuple[bytes, float]]) -> dict[bytes, float]:
@@ -445,7 +453,8 @@ class FakeClient:
 
 
 def _last(request: CompletionRequest, role: str) -> str:
-    return next((m["content"] for m in reversed(request.messages) if m.get("role") == role), "")
+    texts = [message["content"] for message in request.messages if message.get("role") == role]
+    return texts[-1] if texts else ""
 
 
 class Rule:
@@ -718,18 +727,16 @@ class FakeContinuingClient(FakeClient):
             )
         label, probabilities = distribution_of(answer, self.labels)
         style = {name: self._style[name] for name in ("field", "tokens")}
-        weights = {
-            name: weight for name, weight in _weights_of(label, None, probabilities).items() if weight > 0
-        }
-        answers = {name: _written(name, self.labels, **style) for name in weights}
         before = text.encode()
-        shares = _shares_at(before, [((*answers[name].pieces, b""), weights[name]) for name in weights])
-        begun = any(
-            before == b"".join(answer.pieces[:start])
-            for answer in answers.values()
-            for start in answer.starts
-        )
-        return _with_illegal(shares, self._style["illegal_mass"]) if begun else shares
+        rivals = []
+        begins_label = False
+        for name, weight in _weights_of(label, None, probabilities).items():
+            if weight > 0:
+                answer = _written(name, self.labels, **style)
+                rivals.append(((*answer.pieces, b""), weight))
+                begins_label = begins_label or before in answer.beginnings()
+        shares = _shares_at(before, rivals)
+        return _with_illegal(shares, self._style["illegal_mass"]) if begins_label else shares
 
 
 @dataclass

@@ -299,7 +299,8 @@ def write_task(draft: TaskDraft, out: Path, *, models: Sequence[tuple[str, str |
 def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | None, str]]) -> Iterator[str]:
     """Yield the lines of the task file."""
     columns = draft.columns
-    file = Path(os.path.relpath(draft.data.resolve(), out.resolve())).as_posix()
+    relative = os.path.relpath(draft.data.resolve(), out.resolve())
+    file = Path(relative).as_posix()
     yield f"name = {_toml(draft.data.stem)}"
     yield f"prompt = {_toml(prompt_of(draft))}  # calibrant optimize looks for a better one"
     yield 'field = "label"  # where the label stands in the answer: {"label": "..."}'
@@ -345,7 +346,8 @@ def prompt_of(draft: TaskDraft) -> str:
     text = draft.columns.text.strip().lower()
     label = draft.columns.label.strip()
     text = text if text in _NOUNS else "text"
-    label = label.replace("_", " ").lower() if _NOUN.fullmatch(label) and len(label) <= 40 else "label"
+    is_noun = _NOUN.fullmatch(label) and len(label) <= 40
+    label = label.replace("_", " ").lower() if is_noun else "label"
     names = [name for name, _ in draft.labels]
     if any("," in name for name in names):  # else nobody could tell where one ends
         names = [json.dumps(name, ensure_ascii=False) for name in names]
@@ -382,17 +384,17 @@ class Column:
     @cached_property
     def mean_length(self) -> float:
         """Mean number of characters of a filled cell."""
-        return sum(map(len, self.filled)) / max(len(self.filled), 1)
+        return _per_cell(sum(map(len, self.filled)), self)
 
     @cached_property
     def mean_words(self) -> float:
         """Mean number of words of a filled cell."""
-        return sum(len(cell.split()) for cell in self.filled) / max(len(self.filled), 1)
+        return _per_cell(sum(len(cell.split()) for cell in self.filled), self)
 
     @cached_property
     def distinct_share(self) -> float:
         """Number of different values, as a share of the filled cells."""
-        return len(self.counts) / max(len(self.filled), 1)
+        return _per_cell(len(self.counts), self)
 
     def is_called(self, names: Collection[str]) -> bool:
         """Return True if the column's name is one of `names`."""
@@ -400,8 +402,8 @@ class Column:
 
     def holds(self, pattern: re.Pattern[str]) -> bool:
         """Return True if nearly all filled cells match a pattern."""
-        matches = sum(pattern.fullmatch(cell.strip()) is not None for cell in self.filled)
-        return matches >= 0.9 * max(len(self.filled), 1)
+        matches = [cell for cell in self.filled if pattern.fullmatch(cell.strip())]
+        return len(matches) >= 0.9 * max(len(self.filled), 1)
 
     @property
     def is_number(self) -> bool:
@@ -431,6 +433,10 @@ class Column:
         """True for codes or whole numbers of which every row has its own."""
         distinct = len(set(self.cells)) == len(self.filled) == len(self.cells) > 1
         return distinct and all(map(_ID.fullmatch, self.cells)) and not self.holds(_DATE)
+
+
+def _per_cell(total: int, column: Column) -> float:
+    return total / max(len(column.filled), 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -467,12 +473,13 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     for name in names:
         values = [row.get(name) for row in rows]
         labels = [label_text(value) for value in values]
-        is_text, is_label = (
-            all(value is None or isinstance(value, str) for value in found) for found in (values, labels)
-        )
         cells = tuple("" if value is None else str(value) for value in labels)
-        columns.append(Column(name, cells, is_text, is_label))
+        columns.append(Column(name, cells, _are_texts(values), _are_texts(labels)))
     return columns
+
+
+def _are_texts(values: Sequence[object]) -> bool:
+    return all(value is None or isinstance(value, str) for value in values)
 
 
 def lacks_header(first: Mapping[str, str], others: Sequence[Column]) -> bool:
@@ -666,8 +673,8 @@ def _gain(texts: Sequence[str], answers: Sequence[str]) -> float:
             left_out = label == answer
             others = count - left_out
             rows_of = rows_with[label]
-            odds = [math.log((rows_of[word] - left_out + 0.5) / (others + 1)) for word in words]
-            scores[label] = math.log(others + 0.5) + sum(odds)
+            shares = [(rows_of[word] - left_out + 0.5) / (others + 1) for word in words]
+            scores[label] = math.log(others + 0.5) + sum(map(math.log, shares))
         right += max(scores, key=scores.__getitem__) == answer
     majority = labels.most_common(1)[0][1]
     return (right - majority) / max(len(rows) - majority, 1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
+
+import numpy as np
 
 TARGET: Final = 0.9  # what a search certifies; see `evaluation._learned.calibrate_search`
 ACCURACIES: Final = (0.8, 0.9, 0.95)
@@ -54,19 +54,10 @@ def promise_outlook(*, test_rows: int, labelled_rows: int) -> tuple[PromiseOutlo
     found = []
     for accuracy in ACCURACIES:
         kept = _KEPT[accuracy]
-        half = _interpolated(0.5, kept, TEST_ROWS) if kept[-1] >= 0.5 else None
-        labels = None if half is None else 10 * ceil(half * labelled_rows / test_rows / 10)
-        share = _interpolated(test_rows, TEST_ROWS, kept)
+        share = float(np.interp(test_rows, TEST_ROWS, kept))
+        labels = None
+        if kept[-1] >= 0.5:
+            rows_for_half = float(np.interp(0.5, kept, TEST_ROWS))
+            labels = 10 * ceil(rows_for_half * labelled_rows / test_rows / 10)
         found.append(PromiseOutlook(accuracy=accuracy, kept=share, labelled_rows_for_half=labels))
     return tuple(found)
-
-
-def _interpolated(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Return the value at `x` of the line through points whose `xs` ascend; beyond them, that of the nearest."""
-    place = bisect_left(xs, x)
-    if place == 0:
-        return ys[0]
-    if place == len(xs):
-        return ys[-1]
-    share = (x - xs[place - 1]) / (xs[place] - xs[place - 1])
-    return ys[place - 1] + share * (ys[place] - ys[place - 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pydantic
@@ -273,5 +274,6 @@ def _with_zeph(section: SectionTable) -> SectionTable:
 
     own = {name: value for name, value in routing.items() if name != "file"}
     refuse(_doubled_keys("routing", own.keys() - OWN_KEYS), section.text, section.path)
-    zeph = read_zeph(section.path.parent / routing["file"]).model_dump(exclude_unset=True, exclude_none=True)
-    return SectionTable(values={**zeph, **own}, path=section.path, beside=section.beside, text=section.text)
+    zeph = read_zeph(section.path.parent / routing["file"])
+    values = zeph.model_dump(exclude_unset=True, exclude_none=True) | own
+    return replace(section, values=values)

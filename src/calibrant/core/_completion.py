@@ -580,15 +580,17 @@ class DecisionClient(Client, Protocol):
     Examples
     --------
     >>> from calibrant import Classifier
-    >>> from calibrant.core import DecisionAnswer, DecisionResponse
+    >>> from calibrant.core import DecisionAnswer, DecisionResponse, ProviderError
     >>> class CatLover:
     ...     name, space, endpoint = "cat-lover", "decision", None
     ...
     ...     async def complete(self, request):
-    ...         raise NotImplementedError
+    ...         raise ProviderError("writes no text: ask it typed questions.", provider=self.name)
     ...
     ...     async def decide(self, text, questions):
-    ...         return DecisionResponse(answers=(DecisionAnswer(probabilities=(0.9, 0.1)),))
+    ...         is_cat = 0.9 if "purrs" in text else 0.2
+    ...         answer = DecisionAnswer(probabilities=(is_cat, 1 - is_cat))
+    ...         return DecisionResponse(answers=(answer,) * len(questions))
     ...
     ...     def close(self):
     ...         pass

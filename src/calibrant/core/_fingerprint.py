@@ -69,13 +69,15 @@ class Fingerprint:
 
     def to_record(self) -> dict[str, Any]:
         """Return the fingerprint as JSON values, with the SHA-256 of the prompt instead of its text."""
-        return {
+        record: dict[str, Any] = {
             "prompt_sha256": sha256_of(self.prompt),
             "model": self.model,
             "space": self.space.value,
             "labels": list(self.labels),
-            **({"multi_label": True} if self.multi_label else {}),
         }
+        if self.multi_label:
+            record["multi_label"] = True
+        return record
 
     def digest(self) -> str:
         """Return the SHA-256 of the fingerprint's JSON record, as 64 hexadecimal digits.
@@ -93,19 +95,16 @@ class Fingerprint:
             It is not such a record.
         """
         own = self.to_record()
-        found = ["prompt"] if record["prompt_sha256"] != own["prompt_sha256"] else []
-        found += [
-            f"{name} ({record[name]!r} then, {own[name]!r} now)"
-            for name in ("model", "space")
-            if record[name] != own[name]
-        ]
+        found = []
+        if record["prompt_sha256"] != own["prompt_sha256"]:
+            found.append("prompt")
+        changed = [name for name in ("model", "space") if record[name] != own[name]]
+        found += [f"{name} ({record[name]!r} then, {own[name]!r} now)" for name in changed]
         if record["labels"] != own["labels"]:
             found.append(f"label set ({_label_change(record['labels'], own['labels'])})")
         if record.get("multi_label", False) != self.multi_label:
-            found.append(
-                "labels in an answer ("
-                + ("one then, any number now)" if self.multi_label else "any number then, one now)")
-            )
+            then, now = ("one", "any number") if self.multi_label else ("any number", "one")
+            found.append(f"labels in an answer ({then} then, {now} now)")
         return found
 
 
@@ -145,13 +144,18 @@ def demonstrated(settings: DemonstrationSettings, rows: str) -> dict[str, Any]:
 def _label_change(then: list[str], now: list[str]) -> str:
     gone = [label for label in then if label not in set(now)]
     new = [label for label in now if label not in set(then)]
-    parts = [f"{_some(labels)} only {when}" for labels, when in ((gone, "then"), (new, "now")) if labels]
+    parts = []
+    if gone:
+        parts.append(f"{_some(gone)} only then")
+    if new:
+        parts.append(f"{_some(new)} only now")
     return ", ".join(parts) or "the same labels in another order"
 
 
 def _some(labels: list[str]) -> str:
+    shown = ", ".join(map(repr, labels[:_NAMED]))
     more = len(labels) - _NAMED
-    return ", ".join(map(repr, labels[:_NAMED])) + (f" and {more} more" if more > 0 else "")
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def sha256_of(text: str) -> str:

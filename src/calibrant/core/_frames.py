@@ -238,9 +238,8 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
     rows = list(answers)
     taken = column_names(frame)
     rows += [(None,) * len(ANSWER_COLUMNS)] * (len(frame) - len(rows))  # type: ignore[arg-type]
-    columns = {
-        free_name(name, taken): [row[place] for row in rows] for place, name in enumerate(ANSWER_COLUMNS)
-    }
+    names = [free_name(name, taken) for name in ANSWER_COLUMNS]
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
     if _is_dataset(frame):
         import datasets  # noqa: PLC0415 (loaded by whoever made the frame)
 

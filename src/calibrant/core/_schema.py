@@ -110,8 +110,10 @@ def merged_values(one: Any, other: Any) -> Any:  # noqa: ANN401  (JSON)
     if isinstance(one, list) and isinstance(other, list):
         return [merged_values(one[0], other[0])]
     if isinstance(one, dict) and isinstance(other, dict):
-        shared = {name: merged_values(one[name], other[name]) for name in one.keys() & other.keys()}
-        return {**one, **other, **shared}
+        merged = {**one, **other}
+        for name in one.keys() & other.keys():
+            merged[name] = merged_values(one[name], other[name])
+        return merged
     return other
 
 
@@ -211,14 +213,19 @@ class SchemaNode:
     def values(self) -> list[Any]:
         """Distinct values of the node's enums and constants, in the schema's order."""
         # JSON tells 1 from true, and values that cannot be hashed from each other.
-        found = [value for node in self.alternatives for value in _values(node)]
-        keys = (value if isinstance(value, str) else (json.dumps(value),) for value in found)
-        return list(dict(zip(keys, found, strict=True)).values())
+        found: dict[Any, Any] = {}
+        for node in self.alternatives:
+            for value in _values(node):
+                key = value if isinstance(value, str) else (json.dumps(value),)
+                found[key] = value
+        return list(found.values())
 
     @property
     def is_closed(self) -> bool:
         """True if the schema allows no value beyond `values`."""
-        return bool(self.alternatives) and all("const" in n or "enum" in n for n in self.alternatives)
+        if not self.alternatives:
+            return False
+        return all("const" in node or "enum" in node for node in self.alternatives)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
@@ -59,13 +60,8 @@ class WordPairs:
         Pairs of each text.
     """
 
-    hashes: array[int]
-    counts: array[int]
-
-    @classmethod
-    def empty(cls) -> WordPairs:
-        """Return the pairs of no text."""
-        return cls(hashes=array("I"), counts=array("B"))
+    hashes: array[int] = field(default_factory=partial(array, "I"))
+    counts: array[int] = field(default_factory=partial(array, "B"))
 
     def add(self, text: str) -> None:
         """Append a text."""
@@ -365,7 +361,7 @@ def split_rule(rows: Iterable[tuple[str, str]], shares: Shares) -> SplitRule:
     numbers: dict[str, int] = {}
     hashes = array("Q")
     answers = array("I")
-    pairs = WordPairs.empty()
+    pairs = WordPairs()
     for text, answer in rows:
         hashes.append(text_hash(text))
         answers.append(numbers.setdefault(normalise_label(answer), len(numbers)))

@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
@@ -104,9 +104,8 @@ class OrdinalLabels(LabelSet):
         mass[:, 1] = shares[::-1].cumsum()[-2::-1]
         measured[:, 0] = np.logical_or.accumulate(known)[:-1]
         measured[:, 1] = np.logical_or.accumulate(known[::-1])[-2::-1]
-        return [
-            _marginal_distribution(whole, _ANSWERS, *row) for row in zip(_log(mass), measured, strict=True)
-        ]
+        sides = zip(_log(mass), measured, strict=True)
+        return [_marginal_distribution(whole, _ANSWERS, *side) for side in sides]
 
 
 class _Level(NamedTuple):
@@ -246,10 +245,9 @@ class HierarchicalLabels(LabelSet):
 
     @cached_property
     def _levels(self) -> tuple[_Level, ...]:
-        return (
-            *(self._level(number) for number in range(1, self.depth)),
-            _Level(self.labels, np.arange(len(self))),
-        )
+        levels = [self._level(number) for number in range(1, self.depth)]
+        levels.append(_Level(self.labels, np.arange(len(self))))
+        return tuple(levels)
 
     def _level(self, number: int) -> _Level:
         seen: dict[tuple[str, ...], tuple[int, str]] = {}
@@ -490,6 +488,10 @@ class Field:
         """JSON path of the label; `name` where none was given."""
         return self.path or self.name
 
+    def record(self) -> dict[str, Any]:
+        """Return the field as JSON values."""
+        return {"name": self.name, "labels": self.labels.record(), "path": self.path}
+
 
 @dataclass(frozen=True)
 class FieldLabels(CompositeLabels):
@@ -522,11 +524,10 @@ class FieldLabels(CompositeLabels):
     fields: tuple[Field, ...]
 
     def __init__(self, fields: Sequence[Field]) -> None:
-        names = [field.name for field in fields]
-        paths = [field.path for field in fields]
-        is_doubled = len(set(names)) < len(names) or len(set(paths)) < len(paths)
-        if len(fields) < 2 or is_doubled:
-            given = ", ".join(f"{name} at {path}" for name, path in zip(names, paths, strict=True))
+        names = {field.name for field in fields}
+        paths = {field.path for field in fields}
+        if len(fields) < 2 or len(names) < len(fields) or len(paths) < len(fields):
+            given = ", ".join(f"{field.name} at {field.path}" for field in fields)
             raise ConfigurationError(
                 f"Expected at least two fields with distinct names and paths, got {given or 'none'}."
             )
@@ -588,10 +589,12 @@ class FieldLabels(CompositeLabels):
 
     def document(self, value: Any, field: str) -> Any:  # noqa: ANN401, ARG002 (fields have paths of their own)
         """Return the document that holds the label of each field that `value`, a mapping, names."""
-        placed = [
-            placed_value(parse_path(own.place), value[own.name]) for own in self.fields if own.name in value
-        ]
-        return reduce(merged_values, placed, None)
+        document: Any = None
+        for own in self.fields:
+            if own.name in value:
+                placed = placed_value(parse_path(own.place), value[own.name])
+                document = merged_values(document, placed)
+        return document
 
     def schema(self, field: str) -> dict[str, Any]:  # noqa: ARG002
         """Return the schema with an enum at the path of every field."""
@@ -608,15 +611,12 @@ class FieldLabels(CompositeLabels):
 
     def reading_settings(self) -> dict[str, Any]:
         """Return name, path and labels of each field."""
-        return {"fields": [[own.name, own.path, list(own.labels.labels)] for own in self.fields]}
+        fields = [[own.name, own.path, list(own.labels)] for own in self.fields]
+        return {"fields": fields}
 
     def record(self) -> Any:  # noqa: ANN401
         """Return an object with the key ``fields``."""
-        return {
-            "fields": [
-                {"name": own.name, "labels": own.labels.record(), "path": own.path} for own in self.fields
-            ]
-        }
+        return {"fields": [own.record() for own in self.fields]}
 
 
 class MultiLabels(CompositeLabels):
@@ -764,7 +764,10 @@ def _label_list(labels: LabelSet) -> str:
 
 
 def _names(labels: LabelSet) -> str:
-    return ", ".join(labels.labels[:_SHOWN]) + (", ..." if len(labels) > _SHOWN else "")
+    shown = list(labels.labels[:_SHOWN])
+    if len(labels) > _SHOWN:
+        shown.append("...")
+    return ", ".join(shown)
 
 
 def _json(text: str) -> Any:  # noqa: ANN401
@@ -795,8 +798,8 @@ def labels_from_record(record: object) -> LabelSet:
     """
     if isinstance(record, list | tuple):
         return LabelSet(record)
-    kind = STRUCTURES.get(str(record.get("structure"))) if isinstance(record, Mapping) else None
-    if kind is not None and isinstance(record, Mapping):
+    if isinstance(record, Mapping) and str(record.get("structure")) in STRUCTURES:
+        kind = STRUCTURES[str(record["structure"])]
         labels = kind.from_record(record)
         if labels is not None:
             return labels
@@ -814,6 +817,5 @@ def labels_from_record(record: object) -> LabelSet:
 def _field(record: object) -> Field:
     if not isinstance(record, Mapping) or set(record) != {"name", "labels", "path"}:
         raise ConfigurationError(f"Expected a field with name, labels and path, got {record!r:.80}.")
-    return Field(
-        name=str(record["name"]), labels=labels_from_record(record["labels"]), path=str(record["path"])
-    )
+    labels = labels_from_record(record["labels"])
+    return Field(name=str(record["name"]), labels=labels, path=str(record["path"]))

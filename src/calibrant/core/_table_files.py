@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -223,10 +223,10 @@ def read_csv(
         if line == 1 and record == _EXCEL_LINE:
             continue
         if names is None:
-            names = record if form.header else [str(number) for number in range(1, len(record) + 1)]
-            names = named_columns(names, path, line)
             if form.header:
+                names = named_columns(record, path, line)
                 continue
+            names = [str(number) for number, _ in enumerate(record, 1)]
         if len(record) != len(names):
             first = "the header" if form.header else "the first row"
             quoted = SEPARATORS.get(separator, repr(separator))
@@ -254,13 +254,13 @@ def named_columns(names: Sequence[str], path: Path, line: int | None) -> list[st
 
 def check_columns(names: Sequence[str], path: Path, line: int | None) -> None:
     """Raise DataError if a column name is repeated, other than an empty one."""
-    twice = next((name for name, count in Counter(names).items() if name and count > 1), None)
-    if twice is not None:
-        raise DataError(
-            f"expected each column once, got {twice!r:.80} {Counter(names)[twice]} times: rename or remove one.",
-            path=path,
-            line=line,
-        )
+    for name, count in Counter(names).items():
+        if name and count > 1:
+            raise DataError(
+                f"expected each column once, got {name!r:.80} {count} times: rename or remove one.",
+                path=path,
+                line=line,
+            )
 
 
 def check_size(size: int, max_bytes: int, path: Path, line: int) -> None:
@@ -302,10 +302,16 @@ def found_separator(path: Path, encoding: str | None = None, *, column: str | No
     records = {separator: _first_records(text, separator) for separator in (_NONE, *order)}
     headers = {separator: found[0] for separator, found in records.items() if found}
     possible = [separator for separator, header in headers.items() if column in header]
-    possible = possible or [separator for separator, header in headers.items() if len(header) > 1]
-    fitting = [separator for separator in possible if len(set(map(len, records[separator]))) == 1]
+    if not possible:
+        possible = [separator for separator, header in headers.items() if len(header) > 1]
+    fitting = []
+    for separator in possible:
+        widths = set(map(len, records[separator]))
+        if len(widths) == 1:
+            fitting.append(separator)
     # Of several that cut all records alike, the others stand in texts.
-    return max(fitting, key=lambda separator: len(headers[separator]), default=[*possible, ","][0])
+    usual = possible[0] if possible else ","
+    return max(fitting, key=lambda separator: len(headers[separator]), default=usual)
 
 
 def _first_records(text: str, separator: str) -> list[list[str]]:
@@ -416,8 +422,10 @@ def _is_windows(path: Path) -> bool:
         while data := file.readline(_SAMPLE_BYTES):
             if not data.isascii():
                 text = data.decode("utf-8", "replace")
-                invalid += text.count("\ufffd")
-                valid += len(text) - text.count("\ufffd") - len(text.encode("ascii", "ignore"))
+                n_replaced = text.count("\ufffd")
+                n_ascii = len(text.encode("ascii", "ignore"))
+                invalid += n_replaced
+                valid += len(text) - n_replaced - n_ascii
                 if "\ufffd" in data.decode(_WINDOWS, "replace"):
                     return False
     return invalid > valid
@@ -454,8 +462,8 @@ def read_parquet(path: Path, max_characters: int) -> Iterator[tuple[int, dict[st
     try:
         file = parquet.ParquetFile(path)
         check_columns(file.schema_arrow.names, path, None)
-        rows = (values for batch in file.iter_batches(batch_size=1024) for values in batch.to_pylist())
-        for line, values in enumerate(rows, 1):
+        blocks = (batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
+        for line, values in enumerate(chain.from_iterable(blocks), 1):
             size = sum(len(value) for value in values.values() if isinstance(value, str))
             check_size(size, max_characters, path, line)
             yield line, values

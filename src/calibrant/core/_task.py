@@ -202,7 +202,8 @@ class Task:
             By name.
         """
         changed = {**self.sections, **sections}
-        return replace(self, sections={name: own for name, own in changed.items() if own is not None})
+        kept = {name: section for name, section in changed.items() if section is not None}
+        return replace(self, sections=kept)
 
     @classmethod
     def from_file(cls, path: str | Path, *, splits: Sequence[Split] = SPLITS) -> Task:
@@ -227,26 +228,27 @@ class Task:
         labels = settings.label_set()
         keys = frozenset(settings.model_fields_set)
         sources = settings.sources(path.parent)
-        rows: dict[str, tuple[Example, ...]] = {
-            split: tuple(_checked_rows(sources[split], labels))
-            for split in SPLITS
-            if split in splits and split in sources
-        }
+        rows: dict[str, tuple[Example, ...]] = {}
+        for split in SPLITS:
+            if split in splits and split in sources:
+                rows[split] = tuple(_checked_rows(sources[split], labels))
         _warn_about_leaks(rows, path)
         head = settings.head
         if head.file is not None:  # relative to the task file, as all its paths
             head = head.model_copy(update={"file": path.parent / head.file})
-        same_keys = TaskFile.model_fields.keys() & {field.name for field in dataclasses.fields(cls)}
+        sections = {}
+        for name in _SECTIONS:
+            if name in keys:
+                raw = getattr(settings, name)
+                sections[name] = SectionTable(values=raw, path=path, beside=keys - {name}, text=text)
+        own_fields = {field.name for field in dataclasses.fields(cls)}
+        same_keys = own_fields.intersection(TaskFile.model_fields)
         values: dict[str, Any] = {key: getattr(settings, key) for key in same_keys}
         values |= {
             "labels": labels,
             "field": settings.field or ("labels" if settings.multi_label else "label"),
             "head": head,
-            "sections": {
-                name: SectionTable(values=getattr(settings, name), path=path, beside=keys - {name}, text=text)
-                for name in _SECTIONS
-                if name in keys
-            },
+            "sections": sections,
             "columns": settings.columns,
             "sources": sources,
             **rows,
@@ -574,9 +576,8 @@ class TaskFile(Section):
     def label_set(self) -> LabelSet:
         """Return the label set of a valid file."""
         if self.fields is not None:
-            return FieldLabels(
-                [Field(name=field.name, labels=_labels(field), path=field.path) for field in self.fields]
-            )
+            fields = [Field(name=own.name, labels=_labels(own), path=own.path) for own in self.fields]
+            return FieldLabels(fields)
         return MultiLabels(self.labels or []) if self.multi_label else _labels(self)
 
 

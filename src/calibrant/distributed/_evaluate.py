@@ -235,7 +235,9 @@ class _ClusterRun:
 
     def recovered(self) -> Reader:
         """Count the finished rows; return a reader of the other rows."""
-        reader, directory, account = self.reader, self.directory, self.account
+        reader = self.reader
+        directory = self.directory
+        account = self.account
         if directory.predictions.exists():
             # All rows are in the file; remaining block files were left by a killed process.
             self._shards.remove()

@@ -214,10 +214,8 @@ class Worker:
             self.answer(number.as_py(), json.loads(rows.as_py()))
             for number, rows in zip(batch["block"], batch["rows"], strict=True)
         ]
-        columns = zip(*blocks, strict=True)
-        return pa.table(
-            {name: list(column) for name, column in zip(AnsweredBlock._fields, columns, strict=True)}
-        )
+        columns = map(list, zip(*blocks, strict=True))
+        return pa.table(dict(zip(AnsweredBlock._fields, columns, strict=True)))
 
     def answer(self, number: int, rows: Sequence[Sequence[Any]]) -> AnsweredBlock:
         """Answer as many rows of a block as the budgets allow.
@@ -254,12 +252,9 @@ class Worker:
             self._failures = self._failures + 1 if prediction.outcome is Outcome.ERROR else 0
 
         before = self._spent()
+        queries = [query_about(self._predictor, row) for row in examples]
         try:
-            stopped = run_sync(
-                self._predictor.feed(
-                    [query_about(self._predictor, row) for row in examples], deliver, stop=self._stop
-                )
-            )
+            stopped = run_sync(self._predictor.feed(queries, deliver, stop=self._stop))
         finally:
             self._book.tell(BudgetLedger.pay, len(rows), self._spent().since(before))
         if self._failures >= max(_FAILURES_IN_A_ROW, self._predictor.meter.concurrency):
@@ -398,7 +393,8 @@ def _reach(address: str | None) -> None:
     if not host or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_SECONDS).close()
+        server = (host.strip("[]"), int(port))
+        socket.create_connection(server, timeout=_REACH_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
             f"Expected a Ray cluster at {address}, found nobody there ({error}): check the address with ray status."

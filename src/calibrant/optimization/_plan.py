@@ -169,7 +169,7 @@ class ProgressTracker:
         self.unpriced_calls = 0
         self._listener = listener
         self._gates: tuple[CallMeter, ...] = ()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._since = time.perf_counter()
 
     def begin(self, predictor: Predictor, *, directory: Path | None = None) -> None:
@@ -187,16 +187,13 @@ class ProgressTracker:
         """Report to the listener when calls at these meters wait for a rate limit."""
         self._gates = tuple(gates)
         for gate in self._gates:
-            gate.on_pause = self._on_pause
-
-    def _on_pause(self) -> None:
-        with self._lock:
-            self._update()
+            gate.on_pause = self._update
 
     def _update(self, **changes: object) -> None:
-        self.now = replace(self.now, rate_limits=rate_limit_waits(self._gates), **changes)  # type: ignore[arg-type]
-        if self._listener is not None:
-            self._listener(self.now)
+        with self._lock:
+            self.now = replace(self.now, rate_limits=rate_limit_waits(self._gates), **changes)  # type: ignore[arg-type]
+            if self._listener is not None:
+                self._listener(self.now)
 
     def should_stop(self, state: object) -> bool:  # noqa: ARG002  (GEPA's stopper signature)
         """Return True, to end the search, if a prompt has a perfect validation score."""
@@ -204,8 +201,7 @@ class ProgressTracker:
 
     def start_test(self, total: int) -> None:
         """Report the begin of the test phase."""
-        with self._lock:
-            self._update(phase="test", calls=0, total=total)
+        self._update(phase="test", calls=0, total=total)
 
     def on_prediction(self, prediction: Prediction) -> None:
         """Count one prediction and add its cost."""

@@ -189,7 +189,8 @@ class ExemplarProposer:
         for row, prediction in zip(rows, predictions, strict=True):
             text, answer = _pair(row)
             given = None if prediction.label is None else self._spell(prediction.label)
-            record.add([(text, self._spell(answer))], [replace(prediction, label=given)])
+            spelled = replace(prediction, label=given)
+            record.add([(text, self._spell(answer))], [spelled])
 
     def __call__(
         self,
@@ -254,7 +255,8 @@ class ExemplarProposer:
     def _start(self, parts: PromptParts) -> PromptParts:
         """Add one demonstration of each label, if the token budget allows."""
         for label in self._shuffled(self._labels):
-            shown = (*parts.demonstrations, Demonstration(self._rng.choice(self._pool[label]), label))
+            text = self._rng.choice(self._pool[label])
+            shown = (*parts.demonstrations, Demonstration(text, label))
             grown = replace(parts, demonstrations=shown)
             if self._fits(grown):
                 parts = grown
@@ -267,9 +269,9 @@ class ExemplarProposer:
         if demonstration is None:
             return parts
         position = self._rng.randint(0, len(parts.demonstrations))
-        shown = list(parts.demonstrations)
-        shown.insert(position, demonstration)
-        grown = replace(parts, demonstrations=tuple(shown))
+        before = parts.demonstrations[:position]
+        after = parts.demonstrations[position:]
+        grown = replace(parts, demonstrations=(*before, demonstration, *after))
         return grown if self._fits(grown) else self._swap(parts, record)
 
     def _swap(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
@@ -339,7 +341,8 @@ class ExemplarProposer:
             if truth in self._known and (may_be_any or given in self._known)
         )
         if pairs:
-            return self._rng.choices(pairs, [record.cost[pair] for pair in pairs])[0]
+            costs = [record.cost[pair] for pair in pairs]
+            return self._rng.choices(pairs, costs)[0]
         truth, given = self._rng.sample(self._labels, 2)
         return truth, given
 
@@ -426,12 +429,12 @@ class Confusions:
         record = self._records["\0".join(candidate.values())]
         if not record.cost:
             return None
-        costliest = sorted(record.cost.items(), key=lambda pair: (-pair[1], pair[0]))[:_PAIRS]
-        confusions = "; ".join(
-            f'"{truth}" was taken for "{given}" (summed confidence {cost:.1f})'
-            for (truth, given), cost in costliest
-        )
-        return f"On {len(record.got)} rows that were asked under this prompt: {confusions}."
+        costliest = sorted(record.cost, key=lambda pair: (-record.cost[pair], pair))
+        confusions = []
+        for truth, given in costliest[:_PAIRS]:
+            cost = record.cost[truth, given]
+            confusions.append(f'"{truth}" was taken for "{given}" (summed confidence {cost:.1f})')
+        return f"On {len(record.got)} rows that were asked under this prompt: {'; '.join(confusions)}."
 
 
 class ReflectingAdapter(ConfidenceAdapter):
@@ -463,7 +466,8 @@ class ReflectingAdapter(ConfidenceAdapter):
         confusions = self.confusions.describe(candidate)
         if confusions is not None:
             overall = {"Inputs": "all rows together", "Generated Outputs": "", "Feedback": confusions}
-            datasets = {name: [*records, dict(overall)] for name, records in datasets.items()}
+            for records in datasets.values():
+                records.append(dict(overall))
         return datasets
 
 
@@ -605,12 +609,14 @@ def open_reflection(
     client = open_client(model, options=options or {})
     calls = ModelCalls()
     # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
-    own: dict[str, Any] = {} if ClientTraits.of(client).in_process else {"temperature": None}
-    sent = {**own, **call_options(options or {})}
+    sent = call_options(options or {})
+    if not ClientTraits.of(client).in_process:
+        sent = {"temperature": None, **sent}
 
     def write(prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
-        messages = ({"role": "user", "content": prompt},) if isinstance(prompt, str) else tuple(prompt)
-        request = CompletionRequest(messages=messages, top_logprobs=0, options=sent)
+        if isinstance(prompt, str):
+            prompt = [{"role": "user", "content": prompt}]
+        request = CompletionRequest(messages=tuple(prompt), top_logprobs=0, options=sent)
         completion = run_sync(_unless_stopped(calls.complete(client, request), stop))
         charge(completion.usage)
         if not completion.text.strip():

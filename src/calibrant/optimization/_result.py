@@ -110,7 +110,7 @@ class PromptScore:
     @property
     def has_hardly_any_label(self) -> bool:
         """True if nine in ten of the rows failed, or have an answer that cannot be read."""
-        useless = sum(self.outcomes.get(outcome, 0) for outcome in (Outcome.ERROR, Outcome.UNPARSED))
+        useless = self.outcomes.get(Outcome.ERROR, 0) + self.outcomes.get(Outcome.UNPARSED, 0)
         return useless > 0 and useless >= _NEARLY_ALL * self.rows
 
 

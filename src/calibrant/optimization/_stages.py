@@ -297,31 +297,29 @@ class FinalStage(SearchStage):
     def _best(self) -> Predictor:
         """Return the predictor under the best prompt, with its demonstrations."""
         best = self.choice.best.candidate
-        predictor = self.adapter.predictor.with_prompt(best[COMPONENT], user_template=best.get(USER_TEMPLATE))
-        retrieval = predictor.demonstrations if isinstance(predictor, Classifier) else None
+        template = best.get(USER_TEMPLATE)
+        predictor = self.adapter.predictor.with_prompt(best[COMPONENT], user_template=template)
         shown = best.get(DEMONSTRATED, "")
-        if not isinstance(predictor, Classifier) or retrieval is None or not shown.strip():
+        if not isinstance(predictor, Classifier) or predictor.demonstrations is None or not shown.strip():
             return predictor
         settings = DemonstrationSettings.from_text(shown)
-        return predictor.with_demonstrations(retrieval.index, **settings.model_dump())
+        return predictor.with_demonstrations(predictor.demonstrations.index, **settings.model_dump())
 
     def _test(self) -> dict[str, list[Prediction]]:
         """Return test predictions by name: ``seed``, ``best`` and, if used, ``prior`` and ``final``."""
         seed = self.choice.seed.candidate
         best = self.choice.best.candidate
-        self.tracker.start_test(len(self.task.test) * (1 if seed == best else 2))
-        asked = {"seed": self._predict(seed)}
-        asked["best"] = asked["seed"] if seed == best else self._predict(best)
-        predictions = {
-            "seed": self._corrected(seed, asked["seed"]),
-            "best": self._corrected(best, asked["best"]),
-        }
+        n_prompts = 1 if seed == best else 2
+        self.tracker.start_test(n_prompts * len(self.task.test))
+        of_seed = self._predict(seed)
+        of_best = of_seed if seed == best else self._predict(best)
+        predictions = {"seed": self._corrected(seed, of_seed), "best": self._corrected(best, of_best)}
         if self.plan.races:
-            predictions["prior"] = self._without_prior(seed, asked["seed"])
+            predictions["prior"] = self._without_prior(seed, of_seed)
         if self.head is not None:
             texts = [example.input for example in self.task.test]
-            predictions["final"] = apply_head_to_all(self.head, asked["best"], texts, meter=self.meter)
-            self.heads.features |= _features_of(self.task.test, asked["best"])
+            predictions["final"] = apply_head_to_all(self.head, of_best, texts, meter=self.meter)
+            self.heads.features |= _features_of(self.task.test, of_best)
         return predictions
 
     def _predict(self, candidate: CandidateTexts) -> list[Prediction]:
@@ -386,8 +384,8 @@ class FinalStage(SearchStage):
         """Return the label prior under the best prompt, which is the same for every row."""
         if self.plan.prior_correction is None:
             return None
-        query = queries_of(self.choice.best.candidate, self.task.test[:1])[0]
-        return self.adapter.label_prior(query)
+        queries = queries_of(self.choice.best.candidate, self.task.test[:1])
+        return self.adapter.label_prior(queries[0])
 
     def _tuned(
         self,
@@ -415,7 +413,7 @@ class FinalStage(SearchStage):
             prompt_for_all=True,
             fingerprint=best.fingerprint(),
             head=self.head,
-            prior_correction=None if self.head is not None else self._label_prior(),
+            prior_correction=self._label_prior() if self.head is None else None,
             calibrator=calibrator,
             thresholds=thresholds,
             measurements=measurements,
@@ -471,7 +469,9 @@ class FinalStage(SearchStage):
 
     def _cost(self) -> float | None:
         """Return the US dollars of answers and reflection; None where no price is known."""
-        costs = [self.tracker.now.cost, None if self.reflection is None else self.reflection.total_cost]
+        costs = [self.tracker.now.cost]
+        if self.reflection is not None:
+            costs.append(self.reflection.total_cost)
         known = [cost for cost in costs if cost is not None]
         return sum(known) if known else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -127,6 +127,11 @@ class Frame:
         markup = '<circle class="{kind}" cx="{x}" cy="{y}" r="{r}"><title>{about}</title></circle>'
         self.add(markup, kind=kind, x=x, y=y, r=radius, about=about)
 
+    def polyline(self, points: Iterable[tuple[float, float]], kind: str) -> None:
+        """Draw a line through points, in the units of the data."""
+        ends = " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+        self.add('<polyline class="{kind}" points="{points}"/>', kind=kind, points=ends)
+
     def diamond(self, x: float, y: float, about: str) -> None:
         """Draw a diamond with a tooltip, for the chosen rule or policy, in drawing coordinates."""
         markup = '<path class="certified" d="M{x} {y}m-8 0l8 -8l8 8l-8 8Z"><title>{about}</title></path>'
@@ -150,7 +155,11 @@ def up(low: float, high: float) -> Scale:
     return _linear(low, high, BASE, TOP)
 
 
-_SHARES: Final = [(share / 5, percent(share / 5)) for share in range(6)]
+def _percentages(ticks: Sequence[float]) -> list[tuple[float, str]]:
+    return [(tick, percent(tick)) for tick in ticks]
+
+
+_SHARES: Final = _percentages([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
 
 
 def round_ticks(low: float, high: float) -> list[float]:
@@ -174,12 +183,14 @@ def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
         y=up(0.0, 1.0),
     )
     frame.axes(_SHARES, _SHARES, ("confidence", "accuracy"))
-    frame.line((frame.x(0), frame.y(0), frame.x(1), frame.y(1)), "ideal")
+    frame.line((LEFT, BASE, END, TOP), "ideal")
     most = max((found.rows for found in bins), default=1)
     for found in bins:
         x = frame.x(found.confidence)
         accuracy = found.accuracy
-        frame.line((x, frame.y(accuracy.lower), x, frame.y(accuracy.upper)), "whisker")
+        low = frame.y(accuracy.lower)
+        high = frame.y(accuracy.upper)
+        frame.line((x, low, x, high), "whisker")
         about = (
             f"{found.rows:,} rows, confidence {found.confidence:.3f}, accuracy {accuracy.estimate:.3f} "
             f"({accuracy.lower:.3f} to {accuracy.upper:.3f})"
@@ -209,7 +220,7 @@ def confidence_chart(identity: str, bars: Sequence[Bar]) -> Markup:
         '<line class="hatch" x1="0" y1="0" x2="0" y2="5"/></pattern></defs>',
         id=identity,
     )
-    frame.axes(_SHARES, [(tick, percent(tick)) for tick in ticks], ("confidence", "share of each kind"))
+    frame.axes(_SHARES, _percentages(ticks), ("confidence", "share of each kind"))
     for bar, (good, bad) in zip(bars, shares, strict=True):
         middle = (bar.lower + bar.upper) / 2
         gap = (bar.upper - bar.lower) * 0.08
@@ -247,12 +258,8 @@ def risk_chart(identity: str, curve: RiskCoverage, certified: CertifiedPoint | N
         y=up(0.0, ticks[-1]),
     )
     names = ("coverage: share of rows accepted", "risk: share of wrong rows among them")
-    frame.axes(_SHARES, [(tick, percent(tick)) for tick in ticks], names)
-    points = " ".join(
-        f"{frame.x(a):.1f},{frame.y(b):.1f}"
-        for a, b in zip(curve.coverage.tolist(), curve.risk.tolist(), strict=True)
-    )
-    frame.add('<polyline class="curve" points="{points}"/>', points=points)
+    frame.axes(_SHARES, _percentages(ticks), names)
+    frame.polyline(zip(curve.coverage.tolist(), curve.risk.tolist(), strict=True), "curve")
     if len(curve.risk) == 1:
         coverage = float(curve.coverage[0])
         risk = float(curve.risk[0])

@@ -109,8 +109,9 @@ def write_page(path: Path, text: str, *, remedy: str) -> None:
 
 
 def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
-    short = [run.name for run in runs]
-    names = short if len(set(short)) == len(short) else [str(path) for path in directories]
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        names = list(map(str, directories))
     limit = max(MAX_MISTAKES // len(runs), _FEWEST_MISTAKES)
     sections = [
         _section(f"run{place}", name, run, limit)
@@ -214,14 +215,17 @@ def _thinned(curve: analysis.RiskCoverage | None) -> list[tuple[float, float, fl
         return []
     places = np.linspace(0, len(curve.risk) - 1, _CURVE_ROWS)
     chosen = np.unique(places.round().astype(np.int64))
-    columns = (curve.threshold[chosen], curve.coverage[chosen], curve.risk[chosen])
-    return list(zip(*(column.tolist() for column in columns), strict=True))
+    columns = (curve.threshold, curve.coverage, curve.risk)
+    values = [column[chosen].tolist() for column in columns]
+    return list(zip(*values, strict=True))
 
 
 def _effort(run: Run) -> list[tuple[str, str]]:
     """Return outcomes, cost, latency and usage as pairs of a name and a text."""
     rows = run.rows
-    metrics = {**run.metrics, **(run.search.record if run.search else {})}
+    metrics = dict(run.metrics)
+    if run.search:
+        metrics.update(run.search.record)
     outcomes = [f"{count:,} {name}" for name, count in sorted(rows.outcomes.items())]
     parts = [("outcomes", ", ".join(outcomes))]
     prices = rows.cost[~np.isnan(rows.cost)]
@@ -269,10 +273,12 @@ def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
         return int(table[i, j]), shade, kind
 
     cells = [[cell(i, j) for j in columns] for i in shown.tolist()]
-    places = np.argwhere(missed).tolist()
-    pairs = Counter({(i, j): int(missed[i, j]) for i, j in places})
-    common = pairs.most_common(_MAX_PAIRS)
     names = [*summary.labels, "none"]
+    pairs = Counter[tuple[int, int]]()
+    for i, j in np.argwhere(missed).tolist():
+        pairs[i, j] = int(missed[i, j])
+    # By places: a label may be called "none", too.
+    common = pairs.most_common(_MAX_PAIRS)
     return {
         "labels": [summary.labels[i] for i in shown],
         "cells": cells,
@@ -287,20 +293,20 @@ def _comparisons(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, An
 
     The adjustment is for the number of comparisons (Holm).
     """
-    pairs = [
-        (f"{name}, best prompt", f"{name}, first prompt", run.search.seed, run.rows)
-        for name, run in zip(names, runs, strict=True)
-        if run.search and run.search.seed is not None and run.search.changed
-    ]
+    compared: list[dict[str, Any]] = []
+    for name, run in zip(names, runs, strict=True):
+        if run.search and run.search.seed is not None and run.search.changed:
+            found = analysis.compare(run.search.seed, run.rows)
+            compared.append({"name": f"{name}, best prompt", "base": f"{name}, first prompt", "found": found})
     for name, run in zip(names[1:], runs[1:], strict=True):
-        pairs.append((name, names[0], runs[0].rows, run.rows))
-    compared = [(name, base, analysis.compare(first, rows)) for name, base, first, rows in pairs]
-    p_values = [found.p_value for _, _, found in compared if found is not None]
-    adjusted = iter(holm(p_values).tolist() if p_values else ())
-    return [
-        {"name": name, "base": base, "found": found, "adjusted": found and next(adjusted)}
-        for name, base, found in compared
-    ]
+        found = analysis.compare(runs[0].rows, run.rows)
+        compared.append({"name": name, "base": names[0], "found": found})
+    tested = [row for row in compared if row["found"] is not None]
+    p_values = [row["found"].p_value for row in tested]
+    adjusted = holm(p_values).tolist() if p_values else []
+    for row, p_value in zip(tested, adjusted, strict=True):
+        row["adjusted"] = p_value
+    return compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -334,9 +340,10 @@ class TradePoint:
 def _chart(frontier: Sequence[TradePoint], models: Sequence[TradePoint], chosen: TradePoint) -> Markup:
     """Draw performance over cost: the frontier, the line from model to model, and the chosen policy."""
     points = [*frontier, *models, chosen]
-    intervals = [point.performance_interval for point in points if point.performance_interval is not None]
     heights = [point.performance for point in points]
-    heights += [end for interval in intervals for end in (interval.lower, interval.upper)]
+    for point in points:
+        if point.performance_interval is not None:
+            heights += [point.performance_interval.lower, point.performance_interval.upper]
     rows = round_ticks(min(heights), max(heights))
     columns = round_ticks(0.0, max(point.cost for point in points))
     about = ". ".join(one.about for one in (chosen, *models))
@@ -354,9 +361,7 @@ def _chart(frontier: Sequence[TradePoint], models: Sequence[TradePoint], chosen:
     )
     for line, kind in ((models, "ideal"), (frontier, "curve")):
         if len(line) > 1:
-            spots = [_spot(frame, point) for point in line]
-            ends = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
-            frame.add('<polyline class="{kind}" points="{points}"/>', kind=kind, points=ends)
+            frame.polyline([(point.cost, point.performance) for point in line], kind)
     for point in frontier:
         frame.circle(*_spot(frame, point), 3.0, point.about)
     for point in models:
@@ -410,10 +415,9 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
         They cannot be written.
     """
     chart = _chart(frontier, models, chosen)
-    css = str(static("report.css"))
-    style = str(static("trade.css")) + "\n".join(
-        line for line in css.splitlines() if line.startswith(".chart")
-    )
+    shared = static("report.css").splitlines()
+    of_charts = "\n".join(line for line in shared if line.startswith(".chart"))
+    style = static("trade.css") + of_charts
     picture = str(chart).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     begin = picture.index(">") + 1
     sure = chosen.performance_interval
@@ -458,14 +462,15 @@ def _whiskers(frame: Frame, point: TradePoint, kind: str) -> None:
 
 def _name(frame: Frame, point: TradePoint, name: str, *, above: bool) -> None:
     """Write a name beside the end of an interval, where no line passes."""
+    end = point.performance
     sure = point.performance_interval
-    end = point.performance if sure is None else sure.upper if above else sure.lower
+    if sure is not None:
+        end = sure.upper if above else sure.lower
     x = frame.x(point.cost)
-    y = frame.y(end) + 5.0
-    is_right = x > (LEFT + END) / 2
-    short = name if len(name) <= _LONGEST else "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
-    y = min(y, BASE - 4.0)
-    if is_right:
-        frame.text(x - 9, y, short, kind="end")
+    y = min(frame.y(end) + 5.0, BASE - 4.0)
+    if len(name) > _LONGEST:
+        name = "\N{HORIZONTAL ELLIPSIS}" + name[1 - _LONGEST :]
+    if x > (LEFT + END) / 2:
+        frame.text(x - 9, y, name, kind="end")
     else:
-        frame.text(x + 9, y, short, kind="start")
+        frame.text(x + 9, y, name, kind="start")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -213,7 +213,8 @@ def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> S
 def _diff(seed: str, best: str) -> list[tuple[str, str]]:
     kinds = {"  ": "same", "+ ": "added", "- ": "removed"}
     compared = difflib.ndiff(seed.splitlines(), best.splitlines())
-    return [(kinds[line[:2]], line[2:]) for line in compared if line[:2] in kinds]
+    marked = [(line[:2], line[2:]) for line in compared]
+    return [(kinds[mark], text) for mark, text in marked if mark in kinds]
 
 
 def _baselines(path: Path, record: Record) -> Baselines | None:
@@ -233,7 +234,7 @@ def _baselines(path: Path, record: Record) -> Baselines | None:
 def _baselines_of_evaluation(found: Record) -> Baselines:
     return Baselines(
         about=f"{found['rows']:,} answered rows; baselines learned from {found['labelled_rows']:,} labelled rows",
-        scores=[_score(str(one["name"]), one) for one in found["scores"]],
+        scores=_named_scores(found["scores"]),
         verdict=str(found["verdict"]),
     )
 
@@ -244,12 +245,16 @@ def _baselines_of_search(final: Record) -> Baselines:
     known = score["accuracy"] is not None and final["baselines"]
     asks = final.get("head", {}).get("uses_model", True)
     name = "best prompt with its head" if asks else "head on the text alone"
-    model = [_score(name, score)] if known else []
+    scores = [_score(name, score)] if known else []
     return Baselines(
         about=f"{answered:,} answered test rows",
-        scores=[*model, *(_score(str(one["name"]), one) for one in final["baselines"])],
+        scores=scores + _named_scores(final["baselines"]),
         verdict=str(final["verdict"]),
     )
+
+
+def _named_scores(records: Sequence[Record]) -> list[ScoreRow]:
+    return [_score(str(record["name"]), record) for record in records]
 
 
 def _score(name: str, found: Record) -> ScoreRow:

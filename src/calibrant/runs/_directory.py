@@ -428,7 +428,8 @@ def check_manifest(
 
 def differing_keys(first: Record, second: Record) -> list[str]:
     """Return the sorted keys whose values differ between two records; a missing key is None."""
-    return sorted(key for key in {**first, **second} if first.get(key) != second.get(key))
+    keys = first.keys() | second.keys()
+    return sorted(key for key in keys if first.get(key) != second.get(key))
 
 
 def _differences(changed: list[str], stored: Record, now: Record) -> str:

@@ -113,9 +113,7 @@ def row_record(index: int, example: Example, prediction: Prediction, *, prompt: 
     prompt : {"", "seed", "best", "final"}, default ""
         The prompt of a search that the row was asked under.
     """
-    lowest = min(
-        prediction.distributions, key=lambda found: found.label_mass + found.unresolved_mass, default=None
-    )
+    lowest = min(prediction.distributions, key=_most_label_mass, default=None)
     usage = prediction.usage
     unknown = not example.answer or prediction.outcome is Outcome.ERROR
     record = {
@@ -147,10 +145,12 @@ def row_record(index: int, example: Example, prediction: Prediction, *, prompt: 
     record |= origin_record(example)
     record |= _steps_and_sketch(prediction)
     if prediction.parts:
-        record["parts"] = [
-            _part(part, None if unknown else part_of(example.answer, part.name)) for part in prediction.parts
-        ]
+        record["parts"] = [_part(part, None if unknown else example.answer) for part in prediction.parts]
     return record
+
+
+def _most_label_mass(distribution: LabelDistribution) -> float:
+    return distribution.label_mass + distribution.unresolved_mass
 
 
 def _steps_and_sketch(prediction: Prediction) -> JsonObject:
@@ -169,7 +169,8 @@ def origin_record(example: Example) -> dict[str, str]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _part(part: Part, truth: str | None) -> JsonObject:
+def _part(part: Part, answer: str | None) -> JsonObject:
+    truth = None if answer is None else part_of(answer, part.name)
     return {
         "name": part.name,
         "label": part.label,
@@ -788,7 +789,9 @@ def _read_columns(source: _RowFile | _OtherRows, *, name: str, path: Path) -> di
         raise _no_rows(path)
     rows = {}
     for prompt, columns in found.items():
-        arrays: dict[str, Any] = {column: np.array(values) for column, values in columns.numbers.items()}
+        arrays: dict[str, Any] = {}
+        for column, values in columns.numbers.items():
+            arrays[column] = np.array(values)
         arrays["called"] = arrays["called"] != 0
         rows[prompt] = SavedRows(
             name=name,
@@ -850,7 +853,8 @@ def _index(values: Record) -> int | None:
     if type(value) is int and value >= 0:
         return value
     text = str(value).strip()
-    if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 19):
+    is_number = text.isascii() and text.isdigit() and len(text) < 19
+    if isinstance(value, bool) or not is_number:
         raise ValueError(f"expected index to be a whole number from 0, got {value!r:.40}")
     return int(text)
 

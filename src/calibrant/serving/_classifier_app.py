@@ -150,11 +150,12 @@ class ServiceSettings:
                 f"Expected most_rows of at least most_texts, got {self.most_rows} and {self.most_texts}: a full "
                 "request would never be answered. Raise one or lower the other."
             )
-        if not all(key.isascii() and key.isprintable() and key.strip() == key != "" for key in self.api_keys):
-            raise ConfigurationError(
-                "Expected API keys of printable ASCII characters without spaces at the ends, got another one: a "
-                "header cannot hold it."
-            )
+        for key in self.api_keys:
+            if not key or key != key.strip() or not key.isascii() or not key.isprintable():
+                raise ConfigurationError(
+                    "Expected API keys of printable ASCII characters without spaces at the ends, got another one: a "
+                    "header cannot hold it."
+                )
 
     @property
     def finish_seconds(self) -> int:
@@ -406,11 +407,12 @@ class _Service:
 
     def _note_failed_call(self, error: ProviderError) -> None:
         """Count a refused connection; once the server is unreachable, end the waits of all requests."""
-        if error.connection_refused:
-            self._readiness.note_refused_connection()
-            if self._readiness.is_unreachable:
-                for retries in tuple(self._waiting):
-                    retries.end()
+        if not error.connection_refused:
+            return
+        self._readiness.note_refused_connection()
+        if self._readiness.is_unreachable:
+            for retries in tuple(self._waiting):
+                retries.end()
 
     async def classify(self, request: Request) -> JSONResponse:
         """Answer ``POST /v1/classify``."""
@@ -446,9 +448,8 @@ class _Service:
         ]
         usage = sum((prediction.usage for prediction in predictions), start=Usage())
         names = ["refused" if answer is None else answer.decision for answer in answers]
-        return JSONResponse(
-            wire.body(self._name, questions, answers, usage), headers={_DECISION: ", ".join(names)}
-        )
+        answered = wire.body(self._name, questions, answers, usage)
+        return JSONResponse(answered, headers={_DECISION: ", ".join(names)})
 
     async def _body(self, request: Request) -> bytes:
         """Return the body of a request for answers, unless the service is full."""
@@ -682,9 +683,8 @@ class _Watch:
             failure, body = _error_form(scope, HTTPException(500, _FAILED))
             await JSONResponse(body, failure)(scope, receive, sent)
         finally:
-            self._note(
-                scope["path"], status or 500, time.perf_counter() - start, number, state.get("log_fields", {})
-            )
+            seconds = time.perf_counter() - start
+            self._note(scope["path"], status or 500, seconds, number, state.get("log_fields", {}))
 
     def _note(self, path: str, status: int, seconds: float, number: str, fields: JsonObject) -> None:
         metrics = self._service.metrics

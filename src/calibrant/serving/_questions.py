@@ -64,7 +64,8 @@ class Questions:
         tuned = self._tuned
         titles = [part]
         if not tuned.labels.holds_several:
-            titles = [tuned.name, tuned.field, tuned.prompt, split_label_list(tuned.prompt, tuned.labels)[0]]
+            instruction = split_label_list(tuned.prompt, tuned.labels)[0]
+            titles = [tuned.name, tuned.field, tuned.prompt, instruction]
         return set(map(normalise_label, titles))
 
     def predictor_of(self, question: Question) -> Predictor:
@@ -129,7 +130,8 @@ class Questions:
             details = _details(self._tuned, decision)
             if labels.holds_several:  # the calibrated confidence is that in all of them
                 own = next((own for own in prediction.parts if own.name == part), None)
-                label, found = (None, None) if own is None else (own.label, own.distribution)
+                label = None if own is None else own.label
+                found = None if own is None else own.distribution
                 labels = labels.labels_of(part or "")
             else:
                 calibrated = decision.calibrated
@@ -205,15 +207,20 @@ def _led(shares: FloatArray, label: int, calibrated: float | None) -> FloatArray
 def _details(tuned: Tuned, decision: Decision) -> dict[str, Any]:
     """Return members of System One's answers that tell of the tuned classifier's prediction."""
     compared = {"confidence": decision.confidence, "calibrated": decision.calibrated}
-    certified = tuned.thresholds["certified"] if decision.rule == "certified" else None
     calibrator = None if tuned.labels.holds_several else tuned.calibrator  # of all labels together
     is_calibrated = calibrator is not None and calibrator.method != IdentityCalibrator.method
+    certificate = None
+    if decision.rule == "certified":
+        certified = tuned.thresholds["certified"]
+        certificate = {
+            "accuracy": certified["target_accuracy"],
+            "probability": 1.0 - certified["delta"],
+        }
     return {
         "x_calibrated": is_calibrated or (tuned.head is not None and not tuned.head.changes_nothing),
         "x_decision": decision.name,
         "x_confidence": decision.final_confidence,
         "x_compared": compared.get(decision.decided_by or ""),
         "x_threshold": decision.threshold,
-        "x_certificate": certified
-        and {"accuracy": certified["target_accuracy"], "probability": 1.0 - certified["delta"]},
+        "x_certificate": certificate,
     }

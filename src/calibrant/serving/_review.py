@@ -194,8 +194,7 @@ class Review:
         StateError
             It cannot be written; nothing has changed then.
         """
-        if not 0 <= place < len(self.rows):
-            raise ConfigurationError(f"Expected a row from 0 to {len(self.rows) - 1:,}, got {place}.")
+        self._check_place(place)
         if answer != NO_LABEL and answer not in self.labels:
             raise ConfigurationError(f"Expected a label, or {NO_LABEL} where none fits, got {answer!r:.60}.")
         with self._lock:
@@ -213,9 +212,15 @@ class Review:
 
     def _replace(self, place: int, answer: str | None, *, made: list[tuple[int, str | None]]) -> None:
         """Write the answers in the order in which they were `made`, so that `undo` knows it after a restart."""
-        kept, last = self._file.answers, {row: number for number, (row, _) in enumerate(made)}
-        changed = sorted({**kept, place: answer}.items(), key=lambda one: last.get(one[0], -1))
-        self._file.answers = {row: given for row, given in changed if given is not None}
+        kept = self._file.answers
+        changed = dict(kept)
+        if answer is None:
+            changed.pop(place, None)
+        else:
+            changed[place] = answer
+        last = {row: number for number, (row, _) in enumerate(made)}
+        order = sorted(changed, key=lambda row: last.get(row, -1))
+        self._file.answers = {row: changed[row] for row in order}
         try:
             self._file.write(self.rows)
         except BaseException as error:
@@ -245,9 +250,12 @@ class Review:
         _ = self.texts  # so that no decision reads the file again
         found, ids = [], []
         for row in self.rows.rows():
-            undecided = row.values.get("accepted") is False or row.outcome not in (Outcome.OK, Outcome.ERROR)
-            is_escalated = len(row.values.get("steps") or ()) > 1
-            found.append((TO_REVIEW if undecided else 0) | (ESCALATED if is_escalated else 0))
+            flags = 0
+            if row.values.get("accepted") is False or row.outcome not in (Outcome.OK, Outcome.ERROR):
+                flags |= TO_REVIEW
+            if len(row.values.get("steps") or ()) > 1:
+                flags |= ESCALATED
+            found.append(flags)
             ids.append(row.values.get("id"))
         for place in self._rows_to_review(ids):
             found[place] |= TO_REVIEW
@@ -261,43 +269,47 @@ class Review:
             decisions |= self._decisions_of_promise(folder / DECIDED, place_of)
         if decisions:
             return {place for place, decision in decisions.items() if decision == "review"}
-        if self.source.is_dir() and (self.source / CALIBRATION).exists():
-            record = read_run_record(self.source / CALIBRATION, remedy="calibrate the run again")
-            rule, least = rule_of(thresholds_of(record))
-            if rule is not None:
-                accepted = self.rows.confidence >= (math.inf if least is None else least)
-                return set(np.flatnonzero(~accepted).tolist())
-        return set()
+        calibration = self.source / CALIBRATION
+        if not calibration.exists():
+            return set()
+        record = read_run_record(calibration, remedy="calibrate the run again")
+        rule, least = rule_of(thresholds_of(record))
+        if rule is None:
+            return set()
+        accepted = self.rows.confidence >= (math.inf if least is None else least)
+        return set(np.flatnonzero(~accepted).tolist())
 
     def _decisions_of_labels(self, ids: list[str | None], place_of: Mapping[int, int]) -> dict[int, str]:
         """Return the decisions in the file of labels, by id; those of rows without one of their own by line."""
-        labelled = sorted(self.source.glob("labels.*")) if self.source.is_dir() else []
-        labelled = [path for path in labelled if path.suffix in ENDINGS and path.stem == "labels"]
-        column, times = "id", Counter(ids)
+        # A source that is no folder has no such files.
+        labelled = [path for path in sorted(self.source.glob("labels.*")) if path.suffix in ENDINGS]
+        labelled = [path for path in labelled if path.stem == "labels"]
+        times = Counter(ids)
+        column = "id"
         with contextlib.suppress(CalibrantError):
-            column = read_run_settings(self.source).tasks[0].get("columns", {}).get("row_id", column)
-        own = {row_id: place for place, row_id in enumerate(ids) if row_id is not None and times[row_id] == 1}
+            settings = read_run_settings(self.source).tasks[0]
+            column = settings.get("columns", {}).get("row_id", column)
+        own = {row_id: place for place, row_id in enumerate(ids) if times[row_id] == 1}
         found: dict[int, str] = {}
         for path in labelled[:1]:
             for line, row in enumerate(read_rows(path)):
-                place = own.get(row_id_of(row, column) or "", place_of.get(line))
+                own_place = own.get(row_id_of(row, column) or "", place_of.get(line))
                 decision = row.values.get("calibrant_decision", row.values.get("decision"))
-                if place is not None and decision:
-                    found[place] = decision
+                if own_place is not None and decision:
+                    found[own_place] = decision
         return found
 
     def _decisions_of_promise(self, path: Path, place_of: Mapping[int, int]) -> dict[int, str]:
         """Return the decisions of `certify` on these rows; those of other rows have another confidence."""
         found: dict[int, str] = {}
         for row in read_rows(path, column="decision") if path.exists() else ():
-            index, confidence, decision = (
-                row.values.get(name) for name in ("index", "confidence", "decision")
-            )
-            place = place_of.get(whole(index))
+            place = place_of.get(whole(row.values.get("index")))
+            decision = row.values.get("decision")
             if place is None or decision not in _DECISIONS:
                 continue
             saved = float(self.rows.confidence[place])
-            if confidence == ("" if math.isnan(saved) else str(saved)):
+            shown = "" if math.isnan(saved) else str(saved)
+            if row.values.get("confidence") == shown:
                 found[place] = decision
         return found
 
@@ -312,7 +324,8 @@ class Review:
 
     def details(self, places: list[int]) -> list[dict[str, Any]]:
         """Return rows as the page shows them, long texts cut."""
-        ordered = sorted({place for place in places if 0 <= place < len(self.rows)})
+        known = {place for place in places if 0 <= place < len(self.rows)}
+        ordered = sorted(known)
         return list(map(self._detail, ordered, self.rows.rows(ordered)))
 
     def _detail(self, place: int, row: SavedRow) -> dict[str, Any]:
@@ -324,6 +337,8 @@ class Review:
         shares = [(label, _finite(p)) for label, p in given.items()]
         shares.sort(key=lambda one: -(one[1] or 0.0))
         steps = row.values.get("steps")
+        if not isinstance(steps, list):
+            steps = []
         return {
             "row": place,
             "id": str(row.values.get("id") or ""),
@@ -335,14 +350,17 @@ class Review:
             "outcome": "" if row.outcome is Outcome.OK else row.outcome.value,
             "reason": writable(str(row.values.get("reason") or "")),
             "probabilities": shares[:_MOST_BARS],
-            "steps": [_step(step) for step in (steps if isinstance(steps, list) else ())],
+            "steps": list(map(_step, steps)),
         }
 
     def text(self, place: int) -> str:
         """Return the whole text of a row; ConfigurationError if there is none such."""
+        self._check_place(place)
+        return self.texts[place]
+
+    def _check_place(self, place: int) -> None:
         if not 0 <= place < len(self.rows):
             raise ConfigurationError(f"Expected a row from 0 to {len(self.rows) - 1:,}, got {place}.")
-        return self.texts[place]
 
     def search(self, words: str) -> list[int]:
         """Return the rows whose texts have all of the words, whatever their case."""
@@ -362,11 +380,9 @@ class Review:
         wanted = words.transform([self.text(place)[:_MOST_CHARACTERS]])
         similarity = (features @ wanted.T).toarray()[:, 0]
         best = np.argsort(-similarity, kind="stable")[:_NEAREST]
-        return [
-            {"text": examples[n].input[:_MOST_CHARACTERS], "label": examples[n].answer}
-            for n in best.tolist()
-            if similarity[n] > 0.0
-        ]
+        similar = best[similarity[best] > 0.0]
+        rows = [examples[place] for place in similar.tolist()]
+        return [{"text": row.input[:_MOST_CHARACTERS], "label": row.answer} for row in rows]
 
     @cached_property
     def _nearest_index(self) -> tuple[Words, Any, list[Example]]:
@@ -432,15 +448,17 @@ class Review:
             true = "" if given == NO_LABEL else given
             label = true if answers.get(place) else self.rows.labels[place]
             index = int(self.rows.index[place])
-            writer.writerow([index, row.values.get("id"), self.texts[place], label, true])
+            row_id = row.values.get("id")
+            writer.writerow([index, row_id, self.texts[place], label, true])
         write_atomically(self.out / REVIEWED, text.getvalue())
 
 
 def _step(step: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("model", "label", "verdict", "reason")
-    return {name: str(step.get(name) or "") for name in names} | {
-        "confidence": _finite(step.get("confidence"))
-    }
+    shown: dict[str, Any] = {}
+    for name in ("model", "label", "verdict", "reason"):
+        shown[name] = str(step.get(name) or "")
+    shown["confidence"] = _finite(step.get("confidence"))
+    return shown
 
 
 def _finite(value: Any) -> float | None:  # noqa: ANN401 (a JSON value)

@@ -63,18 +63,14 @@ class _Door:
         port = request.scope["server"][1]
         host = request.headers.get("host", "")
         if host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
-            return (
-                403,
-                f"Expected the host 127.0.0.1:{port}, got another one: {_LOCKED[0].lower()}{_LOCKED[1:]}",
-            )
+            remedy = _LOCKED[0].lower() + _LOCKED[1:]
+            return 403, f"Expected the host 127.0.0.1:{port}, got another one: {remedy}"
         changes = request.method not in ("GET", "HEAD")
         origin = request.headers.get("origin")
         if origin != f"http://{host}" and (changes or origin is not None):
             return 403, f"Expected the origin http://{host}, got another one: use the page itself."
-        if (
-            changes
-            and request.headers.get("content-type", "").partition(";")[0].strip() != "application/json"
-        ):
+        kind = request.headers.get("content-type", "").partition(";")[0]
+        if changes and kind.strip() != "application/json":
             return 415, "Expected a body of the type application/json, got another one."
         is_exchange = request.url.path == "/" and "token" in request.query_params
         return None if is_exchange or self.knows(request) else (403, _LOCKED)
@@ -214,7 +210,6 @@ class _Api:
 
     def _changed(self, row: int | None) -> JSONResponse:
         answers = self._review.answers()
+        answer = None if row is None else answers.get(row)
         answered = sum(map(bool, answers.values()))
-        return JSONResponse(
-            {"row": row, "answer": None if row is None else answers.get(row), "answered": answered}
-        )
+        return JSONResponse({"row": row, "answer": answer, "answered": answered})

@@ -121,7 +121,8 @@ def _parse_question(body: bytes) -> _Question:
     try:
         return _Question.model_validate_json(body)
     except ValidationError as error:
-        raise HTTPException(400, "; ".join(map(_problem_message, error.errors()[:3]))) from None
+        messages = map(_problem_message, error.errors()[:3])
+        raise HTTPException(400, "; ".join(messages)) from None
 
 
 def _problem_message(problem: Any) -> str:  # noqa: ANN401 (pydantic's)
@@ -129,7 +130,8 @@ def _problem_message(problem: Any) -> str:  # noqa: ANN401 (pydantic's)
     if not problem["loc"]:
         return f"Expected a JSON object with question and answer: {problem['msg']}."
     template = _PROBLEMS.get(problem["type"], "The field {field!r} is wrong: {why}.")
-    return template.format(field=".".join(map(str, problem["loc"]))[:40], why=problem["msg"])
+    field = ".".join(map(str, problem["loc"]))
+    return template.format(field=field[:40], why=problem["msg"])
 
 
 async def _verify_answer(verifier: Verifier, asked: _Question) -> Verification:

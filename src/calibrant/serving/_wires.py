@@ -366,12 +366,9 @@ class _Values(_Asked):
 
     def parts(self) -> JsonObject:
         values = tuple(choice.value for choice in self.choices)
-        return {
-            "kind": "choice",
-            "options": tuple(value if isinstance(value, str) else json.dumps(value) for value in values),
-            "values": values,
-            "descriptions": tuple(choice.description or "" for choice in self.choices),
-        }
+        options = tuple(value if isinstance(value, str) else json.dumps(value) for value in values)
+        told = tuple(choice.description or "" for choice in self.choices)
+        return {"kind": "choice", "options": options, "values": values, "descriptions": told}
 
 
 class _Levels(_Asked):
@@ -445,25 +442,27 @@ class Decisions(Wire):
         if question.kind == "yes_no":
             return {"type": "predicate", "name": question.name, "probability": shares[1]}
         if question.kind == "choice":
+            by_value = [
+                {"value": value, "probability": share}
+                for value, share in zip(question.values, shares, strict=True)
+            ]
             return {
                 "type": "choice",
                 "name": question.name,
                 "choice": question.values[answer.best],
                 "confidence": answer.peak,
-                "probabilities": [
-                    {"value": value, "probability": share}
-                    for value, share in zip(question.values, shares, strict=True)
-                ],
+                "probabilities": by_value,
             }
+        by_level = [
+            {"value": place, "label": question.values[place], "probability": share}
+            for place, share in enumerate(shares)
+        ]
         return {
             "type": "score",
             "name": question.name,
             "score": answer.score,
             "confidence": answer.closeness,
-            "probabilities": [
-                {"value": place, "label": label, "probability": share}
-                for place, (label, share) in enumerate(zip(question.values, shares, strict=True))
-            ],
+            "probabilities": by_level,
         }
 
     def error(self, error: AnyHTTPException) -> tuple[int, JsonObject]:

@@ -261,7 +261,8 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         texts = self._texts(X, reset=False)
-        probabilities = np.full((len(texts), len(self._columns)), 1.0 / len(self._columns))
+        n_classes = len(self._columns)
+        probabilities = np.full((len(texts), n_classes), 1.0 / n_classes)
         failed: list[Prediction] = []
 
         def take(row: int, prediction: Prediction) -> None:
@@ -421,7 +422,8 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _set_classes(self, classes: NDArray[Any], names: Mapping[Any, str], labels: LabelSet) -> None:
         self.classes_ = classes
-        self._columns = np.array([labels.labels.index(names[value]) for value in classes.tolist()])
+        label_of_class = [names[value] for value in classes.tolist()]
+        self._columns = np.array(list(map(labels.labels.index, label_of_class)))
 
     def _task(self, labels: LabelSet) -> Task:
         options: dict[str, Any] = dict(self.options or {})
@@ -719,7 +721,9 @@ def refuse_missing(values: NDArray[Any], name: str, what: str) -> None:
     missing = np.array(found, dtype=bool).reshape(values.shape)
     rows = np.flatnonzero(missing if missing.ndim == 1 else missing.any(axis=1)).tolist()
     if rows:
-        shown = ", ".join(map(str, rows[:SHOWN])) + (", ..." if len(rows) > SHOWN else "")
+        shown = ", ".join(map(str, rows[:SHOWN]))
+        if len(rows) > SHOWN:
+            shown += ", ..."
         raise ConfigurationError(
             f"Expected {what} in every row of {name}, got None, NaN or inf in {len(rows)} of {len(values)} rows "
             f"(positions {shown}): fill them in, or leave these rows out of X and y."

@@ -249,7 +249,8 @@ class PredictionCache(WriteBehind):
                     self._writing = {}
 
     def _write(self, rows: Sequence[tuple[str, Prediction]]) -> None:
-        size = self._table.write(record for row in rows if (record := self._encoded_record(*row)) is not None)
+        records = (self._encoded_record(*row) for row in rows)
+        size = self._table.write(record for record in records if record is not None)
         if size and self._max_bytes is not None:
             try:
                 self._limit_size(size, self._max_bytes)
@@ -341,18 +342,24 @@ class _PredictionTable(Database):
             return 0
         now = time.time_ns() // 1_000
         # Sorted: two processes that write the same keys wait for each other instead of deadlocking.
-        rows = [(key, record, len(key) + len(record), now) for key, record in sorted(records)]
+        rows = []
+        written = 0
+        for key, record in sorted(records):
+            size = len(key) + len(record)
+            rows.append((key, record, size, now))
+            written += size
         with self._transaction() as connection:
             if self._mark is None:
                 _replace(connection, rows)
             else:
                 _upsert(connection, rows, mark=self._mark)
-        return sum(row[2] for row in rows)
+        return written
 
     def total_bytes(self) -> int:
         """Return the total size of keys and records, in bytes, from the index alone."""
         with self._reading() as connection:
-            return int(connection.scalar(sa.select(sa.func.sum(_PREDICTIONS.c.bytes))) or 0)
+            total = connection.scalar(sa.select(sa.func.sum(_PREDICTIONS.c.bytes)))
+            return int(total or 0)
 
     def evict(self, max_bytes: int) -> int:
         """Delete the oldest rows of a table larger than `max_bytes`, down to 90 % of that size.

@@ -124,21 +124,19 @@ class ScoreStore(Database):
         """
         columns = _SCORES.c
         names = (columns.account_id, columns.evaluator_id, columns.profile_name)
-        query = (
-            sa.select(*names, sa.func.count(), sa.func.avg(columns.score_raw), sa.func.max(columns.recorded))
-            .group_by(*names)
-            .order_by(*names)
-        )
+        mean = sa.func.avg(columns.score_raw)
+        latest = sa.func.max(columns.recorded)
+        query = sa.select(*names, sa.func.count(), mean, latest).group_by(*names).order_by(*names)
         if account_id is not None:
             query = query.where(columns.account_id == account_id)
         return [
             ScopeSummary(
                 scope=Scope(account_id=account, evaluator_id=evaluator, profile_name=profile),
                 scores=int(count),
-                mean=float(mean),
-                latest_seconds=int(latest) / 1000,
+                mean=float(average),
+                latest_seconds=int(milliseconds) / 1000,
             )
-            for account, evaluator, profile, count, mean, latest in self._rows(query)
+            for account, evaluator, profile, count, average, milliseconds in self._rows(query)
         ]
 
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:

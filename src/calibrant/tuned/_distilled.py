@@ -217,7 +217,7 @@ def distill(
     if "parts" in saved.fields:
         raise ConfigurationError(f"{place}: expected one label a row, got answers that hold several.")
     task = _task_of(place, saved)
-    rows = [*_model_rows(saved, task.labels)]
+    rows = list(_model_rows(saved, task.labels))
     taught, held_out = _halves(rows, name=saved.name, seed=seed)
     head = _student(taught, task.labels, embeddings=embeddings, seed=seed)
     name = student_name(directory.resolve())
@@ -308,11 +308,14 @@ def _halves(rows: Sequence[_ModelRow], *, name: str, seed: int) -> tuple[list[_M
             "more texts."
         )
     rule = split_rule([(row.text, row.label) for row in rows], _SHARES)
-    parts = [rule.part(row.text, row.label) for row in rows]
-    taught = [row for row, part in zip(rows, parts, strict=True) if part == 0]
-    held_out = [row for row, part in zip(rows, parts, strict=True) if part]
+    taught: list[_ModelRow] = []
+    held_out: list[_ModelRow] = []
+    for row in rows:
+        half = held_out if rule.part(row.text, row.label) else taught
+        half.append(row)
     if len(taught) > _MOST:
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(taught))[:_MOST])
+        order = np.random.default_rng(seed).permutation(len(taught))
+        chosen = np.sort(order[:_MOST])
         taught = [taught[place] for place in chosen.tolist()]
     if min(len(taught), len(held_out)) < _FEWEST // 2:
         raise DataError(
@@ -366,8 +369,9 @@ def _write_model_rows(rows: Sequence[_ModelRow], path: Path) -> None:
     """
     lines = []
     for number, row in enumerate(rows):
-        own = {"index": number, "label": row.label, "answer": row.answer, "correct": row.label == row.answer}
-        lines.append(record_line({**row.saved.values, **own}).decode())
+        record = dict(row.saved.values)
+        record.update(index=number, label=row.label, answer=row.answer, correct=row.label == row.answer)
+        lines.append(record_line(record).decode())
     try:
         write_atomically(path, "".join(lines))
     except OSError as error:

@@ -126,6 +126,10 @@ def _digest(manifest: Record) -> str:
     return _sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode())
 
 
+def _file_entry(data: bytes) -> JsonObject:
+    return {"sha256": _sha256(data), "bytes": len(data)}
+
+
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -155,7 +159,7 @@ def write_folder(
         "version": _VERSION,
         "calibrant": metadata.version("calibrant"),
         "fingerprint": dict(fingerprint),
-        "files": {name: {"sha256": _sha256(data), "bytes": len(data)} for name, data in files.items()},
+        "files": {name: _file_entry(data) for name, data in files.items()},
     }
     files[MANIFEST] = json_text({**manifest, "sha256": _digest(manifest)}).encode()
     refuse_taken(path)
@@ -285,9 +289,9 @@ def _content(place: Path, *, most: int) -> bytes:
         raise damaged_file(place, "expected a regular file, got a symbolic link")
     # O_NOFOLLOW: the name may lead to a link by now. O_NONBLOCK: opening a named pipe would block until another
     # process writes to it.
-    flags = (
-        os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    )
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):  # where the system has them
+        flags |= getattr(os, name, 0)
     try:
         descriptor = os.open(place, flags)
         try:

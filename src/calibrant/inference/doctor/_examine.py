@@ -183,7 +183,8 @@ def unit_fault(tokens: Sequence[Token]) -> str:
     largest = max((math.fsum(map(math.exp, listed)) for listed in lists), default=0.0)
     if largest <= 1.0 + _EXCESS:
         return ""
-    if all(math.fsum(10.0**value for value in listed) <= 1.0 + _EXCESS for listed in lists):
+    sums_to_base_10 = [math.fsum(10.0**value for value in listed) for listed in lists]
+    if max(sums_to_base_10) <= 1.0 + _EXCESS:
         return f"logarithms to base 10 (read as natural ones, a token's alternatives sum to {largest:.2f})"
     return f"the probabilities listed for one token sum to {largest:.2f}, which is more than 1"
 
@@ -198,9 +199,9 @@ def _values_of(tokens: Sequence[Token]) -> list[float]:
 
 def _positive_fault(highest: float, lowest: float, lists: Sequence[Sequence[float]]) -> str:
     for unit, name in ((1.0, "probabilities"), (100.0, "percentages")):
-        sums = [math.fsum(listed) / unit for listed in lists]
-        whole = all(total <= 1.0 + _EXCESS for total in sums) and max(sums, default=0.0) >= _LEAST_SUM
-        if lowest >= 0.0 and highest <= unit and whole:
+        largest = max((math.fsum(listed) / unit for listed in lists), default=0.0)
+        is_whole = _LEAST_SUM <= largest <= 1.0 + _EXCESS
+        if lowest >= 0.0 and highest <= unit and is_whole:
             return f"{name} instead of their logarithms (up to {highest:.3g})"
     return f"values above 0 (up to {highest:.3g}), which no logarithm of a probability is"
 
@@ -236,8 +237,10 @@ def _disagreement(response: object) -> str | None:
     if isinstance(ours, str) and isinstance(theirs, str):
         return None
     reason = _difference(ours, theirs, completion)
+    if not reason:
+        return ""
     first, second = (f"nothing ({one})" if isinstance(one, str) else one for one in (ours, theirs))
-    return f"calibrant: {first}; llm-structured-confidence: {second}. Why: {reason}" if reason else ""
+    return f"calibrant: {first}; llm-structured-confidence: {second}. Why: {reason}"
 
 
 def _our_label(completion: Completion) -> _LabelTokens | str:
@@ -249,7 +252,8 @@ def _our_label(completion: Completion) -> _LabelTokens | str:
         return str(error).rstrip(".")
     tokens = aligned.content()
     texts = tuple(token.data.decode(errors="replace") for token in tokens)
-    return _LabelTokens(aligned.value, texts, tuple(token.logprob for token in tokens), joint)
+    logprobs = tuple(token.logprob for token in tokens)
+    return _LabelTokens(aligned.value, texts, logprobs, joint)
 
 
 def _their_label(response: object) -> _LabelTokens | str:
@@ -263,10 +267,9 @@ def _their_label(response: object) -> _LabelTokens | str:
     if not entries:
         return "the field is missing"
     label = entries[0].field_logprob
+    texts = tuple(token.token for token in label.tokens)
     logprobs = tuple(min(max(token.logprob, IMPOSSIBLE), 0.0) for token in label.tokens)
-    return _LabelTokens(
-        label.value, tuple(token.token for token in label.tokens), logprobs, label.joint_logprob
-    )
+    return _LabelTokens(label.value, texts, logprobs, label.joint_logprob)
 
 
 def _difference(ours: _LabelTokens | str, theirs: _LabelTokens | str, completion: Completion) -> str:
@@ -274,8 +277,9 @@ def _difference(ours: _LabelTokens | str, theirs: _LabelTokens | str, completion
     if isinstance(ours, str):
         return "the library does not check that the tokens spell the answer."
     if isinstance(theirs, str):
-        bare = completion.text.strip().startswith(("{", "["))
-        return f"{'its parser takes fewer spellings of JSON' if bare else 'it takes bare JSON only'}."
+        if completion.text.strip().startswith(("{", "[")):
+            return "its parser takes fewer spellings of JSON."
+        return "it takes bare JSON only."
     if ours.logprobs != theirs.logprobs:
         return _token_difference(ours, theirs, completion)
     if ours.value != theirs.value:
@@ -307,7 +311,8 @@ def _as_body(completion: Completion) -> dict[str, Any]:
         {"token": token.data.decode(errors="replace"), "logprob": token.logprob}
         for token in completion.tokens or ()
     ]
-    return {"choices": [{"message": {"content": completion.text}, "logprobs": {"content": content}}]}
+    choice = {"message": {"content": completion.text}, "logprobs": {"content": content}}
+    return {"choices": [choice]}
 
 
 @dataclass(frozen=True)
@@ -394,13 +399,12 @@ class Evidence:
     @cached_property
     def readings(self) -> tuple[TopicReading, ...]:
         """Readings of the answers received under the schema."""
-        answers = (*self.answers, self.off_topic)
-        return tuple(answer for answer in answers if isinstance(answer, TopicReading))
+        return _readings((*self.answers, self.off_topic))
 
     @cached_property
     def answered(self) -> tuple[TopicReading, ...]:
         """Readings of the answers received to the texts of the built-in task."""
-        return tuple(answer for answer in self.answers if isinstance(answer, TopicReading))
+        return _readings(self.answers)
 
     @cached_property
     def openings(self) -> tuple[OpeningMasses, ...]:
@@ -410,7 +414,11 @@ class Evidence:
     @cached_property
     def fault(self) -> str:
         """Fault in the units of the reported numbers; empty without one."""
-        return next(filter(None, (unit_fault(reading.tokens) for reading in self.readings)), "")
+        for reading in self.readings:
+            fault = unit_fault(reading.tokens)
+            if fault:
+                return fault
+        return ""
 
     @cached_property
     def distributions(self) -> list[tuple[str | None, LabelDistribution]]:
@@ -446,6 +454,10 @@ class Evidence:
             return None
         masses = [reading.opening.legal for reading in self.answered if reading.opening is not None]
         return statistics.fmean(masses) if masses else None
+
+
+def _readings(answers: Sequence[TopicReading | FailedCall]) -> tuple[TopicReading, ...]:
+    return tuple(answer for answer in answers if isinstance(answer, TopicReading))
 
 
 class ExaminationCalls:
@@ -733,13 +745,12 @@ def examine(
     scoring = _scoring(evidence)
     space = evidence.shown_space or (evidence.claimed if evidence.distributions else LogprobSpace.NONE)
     confidences = _confidences(evidence, scoring, space)
+    scored_space = space if scoring == "decode" else LogprobSpace(scoring)
     return examined(
         findings=findings_of(_PROBES, evidence),
         space=space,
         scoring=scoring,
-        thresholds=recommended_thresholds(
-            confidences, space if scoring == "decode" else LogprobSpace(scoring)
-        ),
+        thresholds=recommended_thresholds(confidences, scored_space),
         calls=calls.made,
         top_logprobs=evidence.alternatives.came,
         label_mass=evidence.label_mass,
@@ -808,9 +819,17 @@ def recommended_thresholds(confidences: Sequence[float], space: LogprobSpace) ->
     space : LogprobSpace
         Space of the log-probabilities that they come from.
     """
-    first = {LogprobSpace.MASKED: 0, LogprobSpace.RAW: 1, LogprobSpace.EXACT: 1}.get(space, len(_FAMILIES))
+    strictest, middle, loosest = _FAMILIES
+    families = {
+        LogprobSpace.MASKED: (strictest, middle),
+        LogprobSpace.RAW: (middle,),
+        LogprobSpace.EXACT: (middle,),
+    }
     usual = statistics.median(confidences) if confidences else 0.0
-    return next((family for family in _FAMILIES[first:] if usual >= family.high), _FAMILIES[-1])
+    for family in families.get(space, ()):
+        if usual >= family.high:
+            return family
+    return loosest
 
 
 # --- the probes, all of them pure ----------------------------------------------------------------
@@ -933,8 +952,9 @@ def _units(evidence: Evidence) -> Judgement:
         )
     values = _values_of(tokens)
     impossible = sum(value <= IMPOSSIBLE for value in values)
-    remark = f"; {impossible} of {len(values)} at or below {IMPOSSIBLE:.0f}, read as impossible"
-    remark = remark if impossible else ""
+    remark = ""
+    if impossible:
+        remark = f"; {impossible} of {len(values)} at or below {IMPOSSIBLE:.0f}, read as impossible"
     if all(value == 0.0 or value <= IMPOSSIBLE for value in values):
         return warning(
             f"Every value is 0 or impossible{remark}: they do not tell a sure answer from a doubtful one.",
