@@ -213,14 +213,10 @@ class Review:
     def _replace(self, place: int, answer: str | None, *, made: list[tuple[int, str | None]]) -> None:
         """Write the answers in the order in which they were `made`, so that `undo` knows it after a restart."""
         kept = self._file.answers
-        changed = dict(kept)
-        if answer is None:
-            changed.pop(place, None)
-        else:
-            changed[place] = answer
+        changed: dict[int, str | None] = {**kept, place: answer}
         last = {row: number for number, (row, _) in enumerate(made)}
         order = sorted(changed, key=lambda row: last.get(row, -1))
-        self._file.answers = {row: changed[row] for row in order}
+        self._file.answers = {row: given for row in order if (given := changed[row]) is not None}
         try:
             self._file.write(self.rows)
         except BaseException as error:
@@ -324,8 +320,7 @@ class Review:
 
     def details(self, places: list[int]) -> list[dict[str, Any]]:
         """Return rows as the page shows them, long texts cut."""
-        known = {place for place in places if 0 <= place < len(self.rows)}
-        ordered = sorted(known)
+        ordered = sorted({place for place in places if 0 <= place < len(self.rows)})
         return list(map(self._detail, ordered, self.rows.rows(ordered)))
 
     def _detail(self, place: int, row: SavedRow) -> dict[str, Any]:
@@ -454,11 +449,9 @@ class Review:
 
 
 def _step(step: Mapping[str, Any]) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
-    for name in ("model", "label", "verdict", "reason"):
-        shown[name] = str(step.get(name) or "")
-    shown["confidence"] = _finite(step.get("confidence"))
-    return shown
+    names = ("model", "label", "verdict", "reason")
+    texts = {name: str(step.get(name) or "") for name in names}
+    return {**texts, "confidence": _finite(step.get("confidence"))}
 
 
 def _finite(value: Any) -> float | None:  # noqa: ANN401 (a JSON value)

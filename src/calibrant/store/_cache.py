@@ -342,18 +342,13 @@ class _PredictionTable(Database):
             return 0
         now = time.time_ns() // 1_000
         # Sorted: two processes that write the same keys wait for each other instead of deadlocking.
-        rows = []
-        written = 0
-        for key, record in sorted(records):
-            size = len(key) + len(record)
-            rows.append((key, record, size, now))
-            written += size
+        rows = [(key, record, len(key) + len(record), now) for key, record in sorted(records)]
         with self._transaction() as connection:
             if self._mark is None:
                 _replace(connection, rows)
             else:
                 _upsert(connection, rows, mark=self._mark)
-        return written
+        return sum(row[2] for row in rows)
 
     def total_bytes(self) -> int:
         """Return the total size of keys and records, in bytes, from the index alone."""

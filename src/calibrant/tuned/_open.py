@@ -32,15 +32,7 @@ from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._examinations import identity
 from calibrant.inference._models import ModelLike, call_options, label_of, may_be_withheld, open_client
 from calibrant.logprobs._fields import enum_schema
-from calibrant.runs._directory import (
-    BATCH,
-    DEMONSTRATIONS,
-    MANIFEST,
-    METRICS,
-    RESULT,
-    differing_keys,
-    unfinished,
-)
+from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
     RunSettings,
@@ -603,7 +595,7 @@ def _check_description(tuned: Tuned, classifier: BasePredictor) -> None:
     )
     if name != tuned.fingerprint.model:
         before["model"] = now["model"]
-    changed = differing_keys(before, now)
+    changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
     if changed:
         raise StateError(
             f"{tuned.place}: its classifier would be asked otherwise than in the run: it differs in "

@@ -210,7 +210,8 @@ def task_from_record(record: Record, *, place: Path) -> RecordedTask:
         The values are no record of a task.
     """
     own = checked_record(_TaskRecord, record, place, _damage)
-    sections = _sections(own, place)
+    has_sections = own.cascade is not None or own.routing is not None
+    sections = _sections(own, place) if has_sections else {}
     if (own.model is None) is not bool(sections):
         raise _damage(place, "expected either model, or cascade and routing")
     try:

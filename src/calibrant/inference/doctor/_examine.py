@@ -820,16 +820,11 @@ def recommended_thresholds(confidences: Sequence[float], space: LogprobSpace) ->
         Space of the log-probabilities that they come from.
     """
     strictest, middle, loosest = _FAMILIES
-    families = {
-        LogprobSpace.MASKED: (strictest, middle),
-        LogprobSpace.RAW: (middle,),
-        LogprobSpace.EXACT: (middle,),
-    }
     usual = statistics.median(confidences) if confidences else 0.0
-    for family in families.get(space, ()):
-        if usual >= family.high:
-            return family
-    return loosest
+    if space is LogprobSpace.MASKED and usual >= strictest.high:
+        return strictest
+    is_logprobs = space in {LogprobSpace.MASKED, LogprobSpace.RAW, LogprobSpace.EXACT}
+    return middle if is_logprobs and usual >= middle.high else loosest
 
 
 # --- the probes, all of them pure ----------------------------------------------------------------
