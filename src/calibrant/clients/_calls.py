@@ -10,7 +10,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._predictor import interruptible_sleep
@@ -32,25 +32,22 @@ _LOG = logging.getLogger("calibrant")
 _RESERVED: Final = 16
 
 
-class PerLoop(Generic[_T]):
+class PerLoop(dict[asyncio.AbstractEventLoop, _T]):
     """One value for each event loop; those of closed loops are dropped when another loop asks for its own.
 
     Locks, semaphores and futures refer to their loop once somebody waits for them. With weak keys alone, such a value
     would keep its loop, and be kept, for as long as the dictionary lives.
     """
 
-    def __init__(self) -> None:
-        self._values: dict[asyncio.AbstractEventLoop, _T] = {}
-
     def here(self, make: Callable[[], _T]) -> _T:
         """Return the value of the running event loop, from `make` if it has none yet."""
         loop = asyncio.get_running_loop()
-        value = self._values.get(loop)
+        value = self.get(loop)
         if value is None:
-            for other in tuple(self._values):
+            for other in tuple(self):
                 if other.is_closed():
-                    self._values.pop(other, None)
-            value = self._values[loop] = make()
+                    self.pop(other, None)
+            value = self[loop] = make()
         return value
 
 

@@ -441,15 +441,13 @@ async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
 
 async def _content(response: aiohttp.ClientResponse, most: int, provider: str) -> bytes:
     """Return the body, decompressed; raise ProviderError if it is larger than `most` bytes."""
-    pieces: list[bytes] = []
-    size = 0
+    content = bytearray()
     if (response.content_length or 0) <= most:
-        while size <= most:
+        while len(content) <= most:
             piece = await response.content.readany()
             if not piece:
-                return b"".join(pieces)
-            pieces.append(piece)
-            size += len(piece)
+                return bytes(content)
+            content += piece
     response.close()
     raise ProviderError(
         f"Expected an answer of at most {most >> 20} MB, got more: it was not read. Ask for fewer "

@@ -518,8 +518,7 @@ class Prediction:
 
     def __post_init__(self) -> None:
         # Values inside a model's JSON may hold what no file can.
-        if self.reason:
-            object.__setattr__(self, "reason", clean_line(self.reason, limit=_LONGEST_REASON))
+        object.__setattr__(self, "reason", clean_line(self.reason, limit=_LONGEST_REASON))
         if self.model is not None:
             object.__setattr__(self, "model", clean_line(self.model, limit=LONGEST_NAME))
 
