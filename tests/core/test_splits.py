@@ -202,3 +202,16 @@ def test_groups_too_large_for_a_split_are_divided(tmp_path: Path) -> None:
     ]
     task = split(tmp_path, rows)
     assert [len(getattr(task, name)) for name in SPLITS] == [24, 12, 24]
+
+
+def test_near_duplicates_follow_the_answer_that_most_of_them_have(tmp_path: Path) -> None:
+    """Texts of one template with several answers stay together where the most frequent one has room for them."""
+    things = ["copper kettles", "garden chairs", "winter tyres", "silver spoons", "paper lanterns", "oak tables"]
+    template = "Please deliver {} of your {} to the old harbour before noon"
+    rows = animals(120)[:120]
+    for thing in things:
+        rows += [(template.replace("old harbour", thing).format(n, thing), "cat") for n in range(5)]
+        rows.append((template.replace("old harbour", thing).format(9, thing), "dog"))
+    places = parts(split(tmp_path, rows))
+    for thing in things:
+        assert len({name for text, name in places.items() if thing in text}) == 1
