@@ -90,7 +90,9 @@ def test_an_export_goes_on_to_the_same_promise_as_a_csv_file(tmp_path: Path) -> 
     script = tmp_path / "person.py"
     script.write_text("print('cat & co' if input().startswith('sure') else 'a \"dog\"')\n")
     assert found["certified"]
-    assert found == json_of(certify(*words, "--ask", f"{sys.executable} {script}"))
+    asked = json_of(certify(*words, "--ask", f"{sys.executable} {script}"))
+    assert found.pop("labels_given") >= asked.pop("labels_given"), "a file has a round of rows at a time"
+    assert found == asked
 
 
 def test_estimates_read_an_export(tmp_path: Path) -> None:

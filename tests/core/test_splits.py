@@ -206,7 +206,14 @@ def test_groups_too_large_for_a_split_are_divided(tmp_path: Path) -> None:
 
 def test_near_duplicates_follow_the_answer_that_most_of_them_have(tmp_path: Path) -> None:
     """Texts of one template with several answers stay together where the most frequent one has room for them."""
-    things = ["copper kettles", "garden chairs", "winter tyres", "silver spoons", "paper lanterns", "oak tables"]
+    things = [
+        "copper kettles",
+        "garden chairs",
+        "winter tyres",
+        "silver spoons",
+        "paper lanterns",
+        "oak tables",
+    ]
     template = "Please deliver {} of your {} to the old harbour before noon"
     rows = animals(120)[:120]
     for thing in things:

@@ -10,27 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.core import Limits
-from calibrant.distributed._ledger import Leased, Ledger, Loan, Spent
+from calibrant.distributed._ledger import BudgetLedger, Leased, Loan, Spending
 
 
 def spent(
     rows: int, *, calls: int | None = None, tokens: int = 0, cost: float = 0.0, unpriced: int = 0
-) -> Spent:
+) -> Spending:
     """Return the spending of rows: one call each, unless `calls` is given."""
-    return Spent(
+    return Spending(
         rows=rows, calls=rows if calls is None else calls, tokens=tokens, cost=cost, unpriced=unpriced
     )
 
 
 def test_without_a_budget_a_block_is_lent_whole() -> None:
     """Without a budget a whole block is lent at once; a rate limit is no budget."""
-    assert Ledger(Limits(requests_per_minute=1), 2).lend(1024) == Loan(1024)
+    assert BudgetLedger(Limits(requests_per_minute=1), 2).lend(1024) == Loan(1024)
 
 
 @pytest.mark.parametrize("budget", ["max_requests", "max_tokens", "max_cost"])
 def test_one_row_is_lent_until_its_price_is_known(budget: str) -> None:
     """Only one row is lent before its price is known; then the budget decides."""
-    ledger = Ledger(Limits(**{budget: 10_000}), 2)
+    ledger = BudgetLedger(Limits(**{budget: 10_000}), 2)
     assert ledger.lend(1024) == Loan(1)
     ledger.pay(1, spent(1, tokens=1, cost=1.0))
     assert ledger.lend(1023).rows == 1023
@@ -51,7 +51,7 @@ def test_crashes_keep_budgets(limits: Limits, unit: str, seed: int, workers: int
     A row takes 1 call, 10 tokens and half a dollar; workers take turns at random.
     """
     rng = np.random.default_rng(seed)
-    ledger = Ledger(limits, workers)
+    ledger = BudgetLedger(limits, workers)
     borrowed = [0] * workers
     paid = lost = 0
     refused = ""
@@ -74,7 +74,7 @@ def test_crashes_keep_budgets(limits: Limits, unit: str, seed: int, workers: int
 
 def test_dearer_rows_than_before_overrun_a_budget_by_little() -> None:
     """At most half of the budget left is lent, so a doubled price exceeds it by little."""
-    ledger = Ledger(Limits(max_cost=100), 2)
+    ledger = BudgetLedger(Limits(max_cost=100), 2)
     paid, price = 0.0, 1.0
     while (loan := ledger.lend(1024)).rows:
         assert loan.rows * price <= max(price, 100 - paid)
@@ -86,7 +86,7 @@ def test_dearer_rows_than_before_overrun_a_budget_by_little() -> None:
 
 def test_calls_a_row_are_counted_as_they_come() -> None:
     """Rows that take five calls each use five calls of the budget."""
-    ledger = Ledger(Limits(max_requests=100), 1)
+    ledger = BudgetLedger(Limits(max_requests=100), 1)
     rows = 0
     while (loan := ledger.lend(1024)).rows:
         rows += loan.rows
@@ -96,7 +96,7 @@ def test_calls_a_row_are_counted_as_they_come() -> None:
 
 def test_rows_that_were_known_already_cost_nothing() -> None:
     """Rows that need no call give their share of the budget back."""
-    ledger = Ledger(Limits(max_requests=2), 1)
+    ledger = BudgetLedger(Limits(max_requests=2), 1)
     for _ in range(10):
         assert ledger.lend(8) == Loan(1)
         ledger.pay(1, spent(0))
@@ -104,7 +104,7 @@ def test_rows_that_were_known_already_cost_nothing() -> None:
 
 def test_dollars_cannot_be_kept_without_prices() -> None:
     """A budget in dollars is refused if a row has no price, and the reason says so."""
-    ledger = Ledger(Limits(max_cost=1), 2)
+    ledger = BudgetLedger(Limits(max_cost=1), 2)
     ledger.lend(8)
     ledger.pay(1, spent(1, tokens=5, unpriced=1))
     assert "No price is known" in ledger.lend(8).refused
@@ -112,7 +112,7 @@ def test_dollars_cannot_be_kept_without_prices() -> None:
 
 def test_returned_rows_are_lent_after_a_refusal() -> None:
     """A row that is returned unused is lent again, although a refusal came before."""
-    ledger = Ledger(Limits(max_requests=2), 2)
+    ledger = BudgetLedger(Limits(max_requests=2), 2)
     assert (ledger.lend(8).rows, ledger.lend(8).rows, ledger.closed()) == (1, 1, "")
     refused = ledger.lend(8).refused
     assert "max_requests" in refused
@@ -125,7 +125,7 @@ def test_returned_rows_are_lent_after_a_refusal() -> None:
 
 def test_what_was_begun_and_never_ended_is_counted() -> None:
     """Each task's starts are counted, and an end resets its count."""
-    ledger = Ledger(Limits(), 2)
+    ledger = BudgetLedger(Limits(), 2)
     assert [ledger.begin("block 1"), ledger.begin("block 1"), ledger.begin("block 2")] == [1, 2, 1]
     ledger.end("block 1")
     ledger.end("block 1")
@@ -134,7 +134,7 @@ def test_what_was_begun_and_never_ended_is_counted() -> None:
 
 def test_a_stopped_run_begins_no_row() -> None:
     """A closed ledger lends no row, and keeps the first reason."""
-    ledger = Ledger(Limits(), 2)
+    ledger = BudgetLedger(Limits(), 2)
     assert ledger.lend(8) == Loan(8)
     ledger.close("enough", at_once=True)
     ledger.close("later", at_once=True)
@@ -147,7 +147,7 @@ class World:
 
     def __init__(self, per_minute: float, workers: int, *, delay: int = 1) -> None:
         self.now = 0.0
-        self.ledger = Ledger(Limits(), workers, clock=lambda: self.now)
+        self.ledger = BudgetLedger(Limits(), workers, clock=lambda: self.now)
         self._delay = delay
         self._answers: list[tuple[int, Future[float], tuple[float, float]]] = []
         self._rate = per_minute
@@ -214,7 +214,7 @@ def test_an_overdraft_is_reported() -> None:
 
 def test_rates_of_several_models_are_apart() -> None:
     """Rates under different names do not share their allowance."""
-    ledger = Ledger(Limits(), 1, clock=lambda: 0.0)
+    ledger = BudgetLedger(Limits(), 1, clock=lambda: 0.0)
     assert ledger.take("0 requests_per_minute", 60, 0, 1) == 0
     assert ledger.take("0 requests_per_minute", 60, 0, 1) > 0
     assert ledger.take("1 requests_per_minute", 60, 0, 1) == 0
