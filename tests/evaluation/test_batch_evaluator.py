@@ -132,11 +132,12 @@ def test_cost_counts_paid_rows_alone(tmp_path: Path) -> None:
     ("faults", "counts"),
     [
         (["HTTP 503 after 1.25 s", "HTTP 503 after 17 s", "HTTP 500 after 1 s"], [2, 1]),
+        (["Nothing at http://127.0.0.1:9: row 1", "Nothing at http://127.0.0.1:8: row 2"], [1, 1]),
         (["".join(chr(97 + int(digit)) for digit in str(number)) for number in range(400)], None),
     ],
 )
 def test_kinds_of_errors_are_few(faults: list[str], counts: list[int] | None, tmp_path: Path) -> None:
-    """Errors that differ in numbers are one kind, and at most 21 kinds are kept."""
+    """Errors that differ in numbers, but in no address, are one kind, and at most 21 kinds are kept."""
 
     def fails(text: str) -> Any:
         if text == "meow":

@@ -350,6 +350,11 @@ class JsonHttp:
         import aiohttp  # noqa: PLC0415 (loaded by whoever made the call)
 
         failure = translate(error, provider=self.provider, secrets=self._secrets)
+        if failure.connection_refused:
+            message = f"Nothing listens at {self.endpoint.shown}: start the server, or mend its address."
+            failure = ProviderError(message, provider=self.provider, retryable=True)
+            failure.connection_refused = True
+            return failure
         begins = ""
         if isinstance(error, aiohttp.ClientPayloadError):
             begins = "The answer broke off: "

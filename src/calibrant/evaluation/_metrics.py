@@ -59,7 +59,7 @@ _LOG = logging.getLogger("calibrant")
 _OTHER: Final = "other"
 _KIND_LENGTH: Final = 80
 # Saved rows hold a failure as words alone.
-_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
+_ADDRESS_OR_NUMBER: Final = re.compile(r"\S+://\S+|\d+(?:\.\d+)?")
 _STATUS: Final = re.compile(r"\b[45]\d\d\b")
 _NEARLY_ALL: Final = 0.9
 # Columns of `EvaluationResult.to_pandas` with the type of their numbers and truth values.
@@ -924,10 +924,16 @@ class _AheadCounts:
 
 
 def error_kind(reason: str) -> str:
-    """Return a failure's reason without the model's name and most numbers, to count similar failures."""
+    """Return a failure's reason without the model's name and most numbers, to count similar failures.
+
+    The status and addresses keep theirs.
+    """
     _, colon, rest = reason.partition(": ")
     text = rest if colon and rest else reason
     status = _STATUS.search(text)
-    text = _NUMBER.sub(lambda number: number[0] if status and number[0] == status[0] else "#", text)
+    kept = status[0] if status else ""
+    text = _ADDRESS_OR_NUMBER.sub(
+        lambda found: found[0] if found[0] == kept or "://" in found[0] else "#", text
+    )
     flat = " ".join(text.split())
     return (flat if len(flat) <= _KIND_LENGTH else f"{flat[:_KIND_LENGTH]}...") or "unknown"

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import dataclasses
 import re
+import socket
 import sys
 import time
 import tracemalloc
@@ -121,6 +122,15 @@ class TestFaults:
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             assert peak < 45 * 2**20
+
+    def test_a_server_that_is_down_is_named(self, make: Make) -> None:
+        """Where nothing listens, the error says so with the address, and may be retried."""
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            address = f"http://127.0.0.1:{bound.getsockname()[1]}"
+            error = failure(make(api_base=address))
+        assert error.retryable
+        assert f"Nothing listens at {address}: start the server" in str(error)
 
     def test_a_move_is_not_followed(self, server: Any, make: Make) -> None:
         """A redirect raises an error and is not followed, so the key is not sent along."""
