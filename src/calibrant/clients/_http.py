@@ -350,7 +350,7 @@ class JsonHttp:
         import aiohttp  # noqa: PLC0415 (loaded by whoever made the call)
 
         failure = translate(error, provider=self.provider, secrets=self._secrets)
-        if failure.connection_refused:
+        if failure.connection_refused and not isinstance(error, aiohttp.ClientProxyConnectionError):
             message = f"Nothing listens at {self.endpoint.shown}: start the server, or mend its address."
             failure = ProviderError(message, provider=self.provider, retryable=True)
             failure.connection_refused = True
@@ -361,9 +361,8 @@ class JsonHttp:
         elif type(error) is aiohttp.ClientResponseError:  # its status is made up, as the answer is no HTTP
             begins = "The answer is broken: "
         if begins or isinstance(error, aiohttp.ClientConnectorCertificateError):
-            words = (
-                str(failure).removeprefix(f"{self.provider}: ").replace("400, message: ", "")
-            )  # made up, too
+            words = str(failure).removeprefix(f"{self.provider}: ")
+            words = words.replace("400, message: ", "")  # made up, too
             return ProviderError(begins + words, provider=self.provider, retryable=bool(begins))
         return failure
 

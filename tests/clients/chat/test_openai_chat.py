@@ -132,6 +132,18 @@ class TestFaults:
         assert error.retryable
         assert f"Nothing listens at {address}: start the server" in str(error)
 
+    def test_a_proxy_that_is_down_is_not_taken_for_the_server(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where the proxy refuses connections, nothing is said of the server behind it."""
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{bound.getsockname()[1]}")
+            error = failure(make(api_base="http://model.invalid"))
+        assert error.retryable
+        assert "127.0.0.1" in str(error)
+        assert "Nothing listens" not in str(error)
+
     def test_a_move_is_not_followed(self, server: Any, make: Make) -> None:
         """A redirect raises an error and is not followed, so the key is not sent along."""
         server.default = (307, {}, {"Location": "http://elsewhere.example/v1?api_key=hidden-123"})
