@@ -32,7 +32,7 @@ _LOG = logging.getLogger("calibrant")
 _RESERVED: Final = 16
 
 
-class PerLoop(dict[asyncio.AbstractEventLoop, _T]):
+class LoopValues(dict[asyncio.AbstractEventLoop, _T]):
     """One value for each event loop; those of closed loops are dropped when another loop asks for its own.
 
     Locks, semaphores and futures refer to their loop once somebody waits for them. With weak keys alone, such a value
@@ -53,7 +53,15 @@ class PerLoop(dict[asyncio.AbstractEventLoop, _T]):
 
 @dataclass(eq=False)
 class _Start:
-    """First call of an event loop: its result is its systemic fault, if any; None unless it is under way."""
+    """State of an event loop's first call.
+
+    Attributes
+    ----------
+    first : Future or None
+        Ends with the call, with its systemic fault if it had one; None unless the call is under way.
+    has_ended : bool
+        True once a first call ended without a systemic fault: no further call waits.
+    """
 
     first: asyncio.Future[ProviderError | None] | None = None
     has_ended: bool = False
@@ -67,7 +75,7 @@ class FirstCall:
     """
 
     def __init__(self) -> None:
-        self._starts: PerLoop[_Start] = PerLoop()
+        self._starts: LoopValues[_Start] = LoopValues()
 
     def then(self, call: Call[_T]) -> Awaitable[_T]:
         """Wait at most one second for the loop's first call, then return the result of `call`.
@@ -132,7 +140,7 @@ class CallGate:
             raise ConfigurationError(f"Expected max_concurrency of at least 1, got {calls}.")
         self.calls = calls or _CALLS
         self._clients = clients
-        self._gates: PerLoop[tuple[asyncio.Semaphore, int]] = PerLoop()
+        self._gates: LoopValues[tuple[asyncio.Semaphore, int]] = LoopValues()
 
     def turn(self) -> asyncio.Semaphore:
         """Return the semaphore of the running event loop."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from calibrant.clients._calls import PerLoop
+from calibrant.clients._calls import LoopValues
 from calibrant.clients._constraint import (
     SAMPLING_OPTIONS,
     Constraint,
@@ -133,7 +133,7 @@ class LlamaCppClient:
         stat = file.stat()
         self.endpoint = f"{file.resolve()} ({stat.st_size} bytes, {stat.st_mtime_ns})"
         self._lock = threading.Lock()
-        self._loading: PerLoop[asyncio.Lock] = PerLoop()
+        self._loading: LoopValues[asyncio.Lock] = LoopValues()
         self._engine: Engine | None = None
         self._closed = False
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
-from calibrant.clients._calls import FirstCall, PerLoop
+from calibrant.clients._calls import FirstCall, LoopValues
 from calibrant.clients._chat_template import ChatTemplate
 from calibrant.clients._endpoint import given
 from calibrant.clients._http import JsonHttp, Reply
@@ -102,7 +102,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
         self.first_score = FirstCall()
         self._checked_labels: set[tuple[str, ...]] = set()
         self._detections: dict[asyncio.AbstractEventLoop, asyncio.Task[Server]] = {}
-        self._slots: PerLoop[_Slots] = PerLoop()
+        self._slots: LoopValues[_Slots] = LoopValues()
 
     @property
     def settings(self) -> Record:

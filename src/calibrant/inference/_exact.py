@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial, singledispatch
 from typing import Any, Final, Self, TypeVar, cast
 
-from calibrant.clients._calls import Call, PerLoop
+from calibrant.clients._calls import Call, LoopValues
 from calibrant.clients._constraint import (
     Constraint,
     LabelArray,
@@ -192,7 +192,7 @@ class LabelScorer:
         self._label_trie = LabelTrie(labels.labels)
         self._token_trie = lru_cache(maxsize=4)(TokenTrie)
         self._expected: OrderedDict[str, Expected] = OrderedDict()
-        self._turns: PerLoop[asyncio.Lock] = PerLoop()
+        self._turns: LoopValues[asyncio.Lock] = LoopValues()
 
     async def prepare(self, request: CompletionRequest, prefix: str) -> Expected:
         """Return the label probabilities of a prompt without a text; empty unless the model runs in process.

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from calibrant.clients._calls import PerLoop
+from calibrant.clients._calls import LoopValues
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
 from calibrant.core._prediction import Journal, Outcome, Prediction
 from calibrant.core._predictor import INPUT_SLOT, CallGroup, OnPrediction, Query, RetryCancelScope, Stop
@@ -166,8 +166,8 @@ class Runner:
     journal: Journal | None = None
     answered: bool = field(default=False, init=False, repr=False)
     # Rows under way, by event loop: equal rows wait for the same answer.
-    _flying: PerLoop[dict[str, asyncio.Future[Prediction]]] = field(
-        default_factory=PerLoop, init=False, repr=False
+    _flying: LoopValues[dict[str, asyncio.Future[Prediction]]] = field(
+        default_factory=LoopValues, init=False, repr=False
     )
 
     def rows(self, model: RowModel, queries: Iterable[Query]) -> Iterator[QueuedRow]:

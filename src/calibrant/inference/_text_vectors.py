@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.clients._calls import PerLoop
+from calibrant.clients._calls import LoopValues
 from calibrant.clients._endpoint import public_address, server_address
 from calibrant.clients._litellm import LiteLLMEmbedder
 from calibrant.clients._weights import local_models, weights_digest
@@ -199,8 +199,8 @@ class TextVectors:
         self._lock = threading.Lock()
         self._dimension: int | None = None
         # By event loop: the calls under way, by text, and the texts that wait for the next call.
-        self._flying: PerLoop[dict[str, _Call]] = PerLoop()
-        self._queues: PerLoop[_Queue] = PerLoop()
+        self._flying: LoopValues[dict[str, _Call]] = LoopValues()
+        self._queues: LoopValues[_Queue] = LoopValues()
 
     def vectors(self, texts: list[str]) -> SingleArray:
         """Return one vector per text, shape (n, d).
