@@ -24,12 +24,14 @@ from calibrant.adapters._rows import (
     checked_row,
 )
 from calibrant.adapters._state import Watch, refuse_several
+from calibrant.core._completion import Completion
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction, Token
 from calibrant.core._rows import Example
 from calibrant.inference._base import BasePredictor
+from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import extract_distribution
 from calibrant.metrics._validation import is_number
 
@@ -81,42 +83,26 @@ def written_distribution(logprobs: object, labels: LabelSet, field: str) -> Labe
         There are no tokens, or the field is not found in them.
     """
     tokens = _tokens(logprobs)
-    value = _value(b"".join(token.data for token in tokens), field)
+    value = _value(_text(tokens), field)
     if value is not None:
-        tokens = list(_as_json(tokens, value, field))
-    try:
-        return extract_distribution(_response(tokens), labels, field, LogprobSpace.RAW)
-    except DataError as error:
-        raise LogprobsUnavailableError(str(error)) from error
+        tokens = tuple(_as_json(tokens, value, field))
+    answer = Completion(text=_text(tokens).decode("utf-8", "replace"), tokens=tokens)
+    return extract_distribution(answer, labels, field, LogprobSpace.RAW)
 
 
-def _tokens(logprobs: object) -> list[Token]:
-    content = logprobs.get("content") if isinstance(logprobs, Mapping) else getattr(logprobs, "content", None)
-    if not isinstance(content, Sequence) or not content:
+def _text(tokens: Iterable[Token]) -> bytes:
+    return b"".join(token.data for token in tokens)
+
+
+def _tokens(logprobs: object) -> tuple[Token, ...]:
+    answer = read_completion({"choices": [{"message": {}, "logprobs": logprobs}]})
+    if answer.tokens is None:
         raise LogprobsUnavailableError(
-            f"Expected token log-probabilities under 'content', got {logprobs!r:.80}: ask for them with "
-            "dspy.LM(..., logprobs=True, top_logprobs=5)."
+            f"Expected token log-probabilities under 'content', got {logprobs!r:.80} "
+            f"({answer.evidence_problem or 'no tokens'}): ask for them with dspy.LM(..., logprobs=True, "
+            "top_logprobs=5)."
         )
-    try:
-        return [_token(entry) for entry in content]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise LogprobsUnavailableError(
-            f"Expected tokens with 'token' and 'logprob', got {content[0]!r:.80}: {error!r}."
-        ) from error
-
-
-def _token(entry: Mapping[str, Any]) -> Token:
-    listed = entry.get("top_logprobs") or []
-    alternatives = [(_data(alternative), float(alternative["logprob"])) for alternative in listed]
-    return Token(_data(entry), float(entry["logprob"]), tuple(alternatives))
-
-
-def _data(entry: Mapping[str, Any]) -> bytes:
-    """Return the bytes of a token, which its text may show only in part."""
-    reported = entry.get("bytes")
-    if reported is not None:
-        return bytes(reported)
-    return str(entry["token"]).encode("utf-8", "surrogatepass")
+    return answer.tokens
 
 
 def _value(text: bytes, field: str) -> _Value | None:
@@ -184,22 +170,6 @@ def _alternative(written: bytes, terminator: bytes, *, is_first: bool) -> bytes:
 
 def _escaped(data: bytes) -> bytes:
     return b"".join(_ESCAPED.get(code, bytes([code])) for code in data)
-
-
-def _response(tokens: Sequence[Token]) -> dict[str, Any]:
-    text = b"".join(token.data for token in tokens).decode("utf-8", "replace")
-    content = [
-        {
-            **_entry(token.data, token.logprob),
-            "top_logprobs": [_entry(data, logprob) for data, logprob in token.top],
-        }
-        for token in tokens
-    ]
-    return {"choices": [{"message": {"content": text}, "logprobs": {"content": content}}]}
-
-
-def _entry(data: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
 
 
 try:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import TypeAdapter
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, Interval, read_only
@@ -726,9 +727,7 @@ def with_best_promise(
 
 def certificate_from_record(record: Mapping[str, Any]) -> CertifiedThreshold:
     """Return a certificate from the JSON values in ``calibration.json``."""
-    kinds = {"best_promise": CertifiedThreshold, "looks": Looks}
-    parts = {name: kind(**record[name]) for name, kind in kinds.items() if record.get(name) is not None}
-    return CertifiedThreshold(**{**record, **parts})
+    return TypeAdapter(CertifiedThreshold).validate_python(record)
 
 
 def certificate_lines(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from calibrant.cli._evaluation_table import counts_text
 from calibrant.cli._tables import say
 from calibrant.core._errors import CalibrantError, ConfigurationError
-from calibrant.core._files import read_record, write_record
+from calibrant.core._files import as_record, read_record, write_record
 from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import LabelFile
 from calibrant.heads._tuned import Tuned, thresholds_of
@@ -169,8 +169,8 @@ class DecidedLabels:
             "decisions": dict(written.decisions),
             "rule": self._rule[0],
             "certification": self._thresholds["certification"],
-            "file_promise": None if promise is None else asdict(promise),
-            "drift": None if drift is None else drift.to_record(),
+            "file_promise": as_record(promise),
+            "drift": as_record(drift),
         }
         lines = list(self._decision_lines(has_drifted=has_drifted))
         if promise is not None:

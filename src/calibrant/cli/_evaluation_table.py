@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from calibrant import evaluation
 from calibrant.cli._tables import aligned, number, print_output, say, vectors_text, with_interval
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import read_run_record
+from calibrant.core._files import Recorded, read_run_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Usage
 from calibrant.core._task import Task
@@ -196,7 +196,7 @@ def _share(part: int, rows: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoutingStats:
+class RoutingStats(Recorded):
     """Call statistics of a routed client since it was opened.
 
     Attributes
@@ -212,10 +212,6 @@ class RoutingStats:
     strategy: str
     providers: tuple[ProviderStats, ...]
     helpers: Mapping[str, HelperStats]
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the statistics as JSON values."""
-        return asdict(self)
 
     def lines(self) -> list[str]:
         """Return one line per provider, then judge and triage, then the providers in cooldown."""

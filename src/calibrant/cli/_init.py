@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from calibrant.cli._commands import Init
 from calibrant.cli._tables import aligned, print_output, say
 from calibrant.clients._weights import UsableModel, local_models, usable_models
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import as_record
 from calibrant.core._table_files import SEPARATORS
 
 _SHOWN_LABELS: Final = 20
@@ -42,7 +42,7 @@ def init(options: Init) -> None:
     places = [(model.name, model.api_base, model.where) for model in models]
     path = write_task(draft, out, models=places)
     commands = next_commands(path, options.data)
-    found = list(map(asdict, models))
+    found = as_record(models)
     record = {"task": str(path), **_record(draft), "models": found, "next": commands}
     print_output(record, _lines(draft, models, path, commands), as_json=options.as_json)
 
@@ -106,7 +106,7 @@ def _record(draft: TaskDraft) -> dict[str, Any]:
         "promise": {
             "target_accuracy": TARGET,
             "test_rows": draft.test_rows,
-            "outlook": [asdict(one) for one in draft.outlook],
+            "outlook": as_record(draft.outlook),
         },
         "prompt": prompt_of(draft),
         "warnings": list(draft.notices),

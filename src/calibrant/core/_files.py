@@ -1,4 +1,4 @@
-"""Atomic file writes, file locks, and JSON files with a version."""
+"""Atomic file writes, file locks, values as JSON, and JSON files with a version."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, ClassVar, Final, Literal
 
 from calibrant.core._errors import StateError
 
@@ -234,6 +235,39 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+class Recorded:
+    """Dataclass that is written as an object of its fields."""
+
+    _derived: ClassVar[tuple[str, ...]] = ()  # properties that are written, too
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the fields, and what follows from them, as JSON values."""
+        record = _fields_record(self)
+        for name in self._derived:
+            record[name] = getattr(self, name)
+        return record
+
+
+def as_record(value: Any) -> Any:  # noqa: ANN401 (JSON values)
+    """Return a value as JSON values, parts of it by their own ``to_record`` where they have one.
+
+    Fields of dataclasses that are not compared are no part of the value, and left out.
+    """
+    if hasattr(value, "to_record"):
+        return value.to_record()
+    if is_dataclass(value):
+        return _fields_record(value)
+    if isinstance(value, Mapping):
+        return {key: as_record(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_record(item) for item in value]
+    return value
+
+
+def _fields_record(value: Any) -> dict[str, Any]:  # noqa: ANN401 (any dataclass)
+    return {entry.name: as_record(getattr(value, entry.name)) for entry in fields(value) if entry.compare}
 
 
 def write_record(path: str | Path, record: Mapping[str, Any], *, kind: str, version: int) -> None:

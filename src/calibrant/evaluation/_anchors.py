@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError, DataError, ProviderError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, as_record
 from calibrant.core._prediction import JsonObject, Outcome, Prediction
 from calibrant.core._ranks import tie_ranks
 from calibrant.core._rows import TextWithContext
@@ -182,7 +182,7 @@ class AnchorComparison:
             "confidence_p_value": self.confidence_p_value,
             "has_moved": self.has_moved,
             "renamed": self.renamed,
-            "anchors": [asdict(one) for one in self.anchors],
+            "anchors": as_record(self.anchors),
         }
 
 

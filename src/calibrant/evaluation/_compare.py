@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, Recorded
 from calibrant.core._prediction import BoolArray, IntegerArray, Interval, JsonObject
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
@@ -61,7 +61,7 @@ class ComparedRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunDifference:
+class RunDifference(Recorded):
     """Paired difference between a run and the first run.
 
     Attributes
@@ -84,6 +84,8 @@ class RunDifference:
         Evidence that it is worse, if it was asked for: a gate whose a is the run, and whose b is the first one.
     """
 
+    _derived = ("is_better",)
+
     name: str
     baseline: str
     comparison: PairedComparison
@@ -101,7 +103,7 @@ class RunDifference:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunComparison:
+class RunComparison(Recorded):
     """Comparison of several runs on the same rows.
 
     Attributes
@@ -134,23 +136,7 @@ class RunComparison:
 
     def to_record(self) -> JsonObject:
         """Return the comparison as JSON values."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "kind": "comparison",
-            "runs": [asdict(run) for run in self.runs],
-            "differences": [_difference_record(difference) for difference in self.differences],
-        }
-
-
-def _difference_record(difference: RunDifference) -> JsonObject:
-    gate = difference.gate
-    loss_gate = difference.loss_gate
-    return {
-        **asdict(difference),
-        "gate": None if gate is None else gate.to_record(),
-        "loss_gate": None if loss_gate is None else loss_gate.to_record(),
-        "is_better": difference.is_better,
-    }
+        return {"schema_version": SCHEMA_VERSION, "kind": "comparison", **super().to_record()}
 
 
 def compare_predictions(

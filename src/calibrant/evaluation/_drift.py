@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 
 from calibrant.core._errors import CalibrantError, StateError
+from calibrant.core._files import Recorded
 from calibrant.core._prediction import BoolArray, FloatArray, IntegerArray, Prediction
 from calibrant.evaluation._topics import TopicDrift, measure_topics
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
@@ -114,7 +115,7 @@ def _divided_further(n: int, m: int, is_last: BoolArray, observed: int) -> float
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryDrift:
+class HistoryDrift(Recorded):
     """Distances of labels, confidence and topics from the history.
 
     Attributes
@@ -138,6 +139,8 @@ class HistoryDrift:
     level : float
         P-values at or below it are drift.
     """
+
+    _derived = ("labels_drifted", "confidence_drifted", "topics_drifted")
 
     rows: int
     history: int
@@ -174,15 +177,6 @@ class HistoryDrift:
     def has_drifted(self) -> bool:
         """True if labels, confidence or topics are no longer distributed as in the history."""
         return self.labels_drifted or self.confidence_drifted or self.topics_drifted
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the distances as JSON values."""
-        return {
-            **asdict(self),
-            "labels_drifted": self.labels_drifted,
-            "confidence_drifted": self.confidence_drifted,
-            "topics_drifted": self.topics_drifted,
-        }
 
     def lines(self, *, all_of_them: bool) -> Iterator[str]:
         """Yield lines on what has drifted, or on everything that was compared."""

@@ -10,7 +10,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._files import Recorded, read_json_object
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import FloatArray, Interval, JsonObject, Outcome, Prediction
 from calibrant.core._predictor import Predictor
@@ -477,7 +477,7 @@ def _spread_positions(count: int) -> Sequence[int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistoryEntry:
+class HistoryEntry(Recorded):
     """Run that was recorded in the history, with its interval and drift.
 
     Attributes
@@ -496,10 +496,6 @@ class HistoryEntry:
     recorded: int
     interval: HistoryInterval
     drift: Drift
-
-    def to_record(self) -> JsonObject:
-        """Return the entry as JSON values."""
-        return asdict(self)
 
 
 class RunScope:

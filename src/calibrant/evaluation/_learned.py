@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ from calibrant.calibration._thresholds import (
     suggest_thresholds,
 )
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import SCHEMA_VERSION, read_run_record, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, Recorded, as_record, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import FloatArray, IndexArray, Interval, JsonObject, Outcome, Usage
@@ -108,7 +108,7 @@ class HeldOutMeasures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationResult:
+class CalibrationResult(Recorded):
     """A calibrator with its figures on held-out rows, and thresholds.
 
     Attributes
@@ -200,7 +200,7 @@ class CalibrationResult:
         if record is None or (certified is not None and certified.threshold is not None):
             return replace(self, kept=None)
         earlier = certificate_from_record(record["certification"])
-        own = None if self.fingerprint is None else self.fingerprint.to_record()
+        own = as_record(self.fingerprint)
         is_same = record["fingerprint"] == own and (own is not None or record["source"] == self.source)
         if earlier.threshold is None and (certified is not None or not is_same):
             return replace(self, kept=None)
@@ -217,7 +217,7 @@ class CalibrationResult:
         selection = self.selection
         certified = self.in_force
         # The calibrator has a file of its own.
-        numbers = asdict(replace(self, selection=None, fingerprint=None))  # type: ignore[arg-type]
+        numbers = super().to_record()
         del numbers["selection"], numbers["kept"]
         is_certified = certified is not None and certified.threshold is not None
         return {
@@ -232,9 +232,8 @@ class CalibrationResult:
             "thresholds": None if isinstance(self.thresholds, str) else numbers["thresholds"],
             "no_thresholds": self.thresholds if isinstance(self.thresholds, str) else "",
             "certified": {name: getattr(certified, name) for name in point} if is_certified else None,
-            "certification": None if certified is None else asdict(certified),
+            "certification": as_record(certified),
             "requested": numbers["certified"],
-            "fingerprint": None if self.fingerprint is None else self.fingerprint.to_record(),
         }
 
     def write(self, out: str | Path) -> list[Path]:
@@ -519,7 +518,7 @@ class LearnedHead:
             "left_out": self.left_out,
         }
         if self.vectors != Usage():
-            record["vectors"] = asdict(self.vectors)
+            record["vectors"] = as_record(self.vectors)
         return record | self.head.describe()
 
     def write(self, out: str | Path) -> Path:
@@ -735,7 +734,7 @@ def add_baselines(
         vectors=vectors,
     )
     if meter is not None and meter.vectors != Usage():
-        record["vectors"] = asdict(meter.vectors)
+        record["vectors"] = as_record(meter.vectors)
     write_json(metrics, {**record, "baselines": comparison.to_record()})
     return comparison
 

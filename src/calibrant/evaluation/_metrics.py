@@ -11,7 +11,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, Recorded, as_record
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import (
     FloatArray,
@@ -85,7 +85,7 @@ _COLUMN_TYPES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationMetrics:
+class EvaluationMetrics(Recorded):
     """Figures of a classifier on rows, most of them about their true labels.
 
     *Answered* rows are those that did not fail with a transport error: all but outcome ``error``. A
@@ -236,8 +236,7 @@ class EvaluationMetrics:
 
     def to_record(self) -> JsonObject:
         """Return the metrics as JSON values, as ``metrics.json`` holds them."""
-        numbers = asdict(self)
-        labels = self.answered_labels
+        numbers = super().to_record()
         for name in ("cascade", "composite", "structure"):
             if numbers[name] is None:
                 del numbers[name]
@@ -256,7 +255,7 @@ class EvaluationMetrics:
             "accuracy_answered": _interval(
                 self.accuracy_answered, self.correct, self.answered, "rows whose outcome is not error"
             ),
-            "answered_labels": None if labels is None else labels.to_record(),
+            "answered_labels": as_record(self.answered_labels),
             "rows_per_second": self.rows_per_second,
         }
 

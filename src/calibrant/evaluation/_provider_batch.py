@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, StateError
@@ -275,14 +276,9 @@ class BatchJob:
             _check_foreign(path)
             return None
         record = read_run_record(file, remedy=_RESTORE)
-        del record["schema_version"]
         try:
-            parts = []
-            for part in record.pop("parts"):
-                errors = tuple(part.pop("errors"))
-                parts.append(BatchPart(**part, errors=errors))
-            return cls(path=path, **record, parts=tuple(parts))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return TypeAdapter(cls).validate_python({**record, "path": path})
+        except ValidationError as error:
             raise StateError(
                 f"{file}: expected a batch job, got a damaged one ({error!r:.200}): {_RESTORE}."
             ) from error

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError, NotFittedError
+from calibrant.core._files import Recorded
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import FloatArray, IndexArray, Interval
 from calibrant.core._rows import Example
@@ -161,7 +162,7 @@ def _by_vectors(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaselineScore:
+class BaselineScore(Recorded):
     """Scores of one classifier on the compared rows.
 
     Attributes
@@ -182,13 +183,9 @@ class BaselineScore:
     macro_f1: float
     answered_labels: AnsweredLabels
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the score as JSON values."""
-        return {**asdict(self), "answered_labels": self.answered_labels.to_record()}
-
 
 @dataclass(frozen=True, kw_only=True)
-class BaselineComparison:
+class BaselineComparison(Recorded):
     """Comparison of a model with baselines that were fitted on labelled rows.
 
     Attributes
@@ -212,10 +209,6 @@ class BaselineComparison:
     against_text: PairedComparison | None
     against_embeddings: PairedComparison | None = None
     verdict: str
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the comparison as JSON values."""
-        return {**asdict(self), "scores": [score.to_record() for score in self.scores]}
 
 
 def compare_with_baselines(  # noqa: PLR0913  (keyword-only options)

@@ -28,7 +28,7 @@ from calibrant.clients._endpoint import (
     redact,
 )
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import user_path, write_atomically
+from calibrant.core._files import Recorded, user_path, write_atomically
 from calibrant.core._prediction import LogprobSpace
 from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities
 from calibrant.inference._methods import Decoding, Method, Scoring
@@ -114,7 +114,7 @@ class Thresholds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Examination:
+class Examination(Recorded):
     """Findings about a model's log-probabilities, and recommended settings.
 
     Attributes
@@ -189,10 +189,9 @@ class Examination:
 
     def to_record(self) -> dict[str, Any]:
         """Return the examination as JSON values."""
-        record = asdict(self)
-        record["parameters"] = dict(self.parameters)
+        record = super().to_record()
         record["examined"] = None if self.examined is None else self.examined.isoformat()
-        return {"version": _VERSION, **record, "findings": [asdict(finding) for finding in self.findings]}
+        return {"version": _VERSION, **record}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Examination:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from calibrant.clients._http import JsonService
 from calibrant.clients._litellm import LiteLLMClient, needs_litellm, price_of_model, provider_of_bare_name
 from calibrant.core._completion import STAND_INS, Client, DecisionClient
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import as_record
 from calibrant.core._lazy import supplied
 from calibrant.core._prediction import JsonObject, LogprobSpace
 from calibrant.core._rows import Columns
@@ -306,8 +306,7 @@ def task_settings(task: Task) -> JsonObject:
     if task.label_descriptions:
         record["label_descriptions"] = dict(task.label_descriptions)
     if task.columns != Columns():
-        fields = [list(pair) for pair in task.columns.fields]
-        record["columns"] = {**asdict(task.columns), "fields": fields}
+        record["columns"] = as_record(task.columns)
     return record
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import Recorded
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import IntegerArray, read_only
 
@@ -47,7 +48,7 @@ class LabelMetrics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnsweredLabels:
+class AnsweredLabels(Recorded):
     """Numbers of labels that were predicted at least once, which show a collapse onto few labels.
 
     Where an answer holds several labels, every label that it can hold counts; with fields, every ``field=label``.
@@ -70,6 +71,8 @@ class AnsweredLabels:
     >>> AnsweredLabels(answered=2, total=3, present=2, found=2, share=1.0).total
     3
     """
+
+    _derived = ("collapsed",)
 
     answered: int
     total: int
@@ -116,10 +119,6 @@ class AnsweredLabels:
         if self.found >= _COLLAPSED * self.present:
             where = f"in one of the fields only {self.share:.0%} of the labels that occur in these rows were"
         return f"Collapsed: {where} ever answered."
-
-    def to_record(self) -> dict[str, Any]:
-        """Return the counts as JSON values, ``collapsed`` among them."""
-        return {**asdict(self), "collapsed": self.collapsed}
 
     def __str__(self) -> str:
         """Return the count as text, ``2 of 8``."""

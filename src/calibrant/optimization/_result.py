@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.calibration._thresholds import ThresholdSuggestion
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._files import SCHEMA_VERSION, Recorded
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, JsonObject, Outcome, Prediction, Usage
 from calibrant.core._reported import escaped_line
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 _NEARLY_ALL: Final = 0.9
 _EXAMPLES: Final = 3
 _EXAMPLE_LENGTH: Final = 120
-# A folder may be moved, and rows have a file of their own.
-_NOT_WRITTEN: Final = frozenset({"directory", "test_rows", "answers", "tuned"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +146,7 @@ class FinalScore:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizationResult:
+class OptimizationResult(Recorded):
     """The outcome of `optimize`.
 
     Attributes
@@ -254,6 +252,7 @@ class OptimizationResult:
     in_process: bool = False
     vectors: Usage = field(default_factory=Usage)
     ended: str = ""
+    # A folder may be moved, and rows have a file of their own: neither is compared or written.
     directory: Path | None = field(default=None, compare=False)
     test_rows: Mapping[str, SavedRows] = field(default_factory=dict, repr=False, compare=False)
     thresholds: ThresholdSuggestion | None = None
@@ -268,7 +267,7 @@ class OptimizationResult:
 
     def to_record(self) -> JsonObject:
         """Return the result as JSON values, as ``result.json`` holds them."""
-        record = {"schema_version": SCHEMA_VERSION, "kind": "optimization", **_to_record(self)}
+        record = {"schema_version": SCHEMA_VERSION, "kind": "optimization", **super().to_record()}
         if self.vectors == Usage():
             del record["vectors"]
         return record
@@ -294,18 +293,6 @@ class OptimizationResult:
         columns["chosen"] = [position == self.chosen for position in range(len(prompts))]
         columns["test_accuracy"] = [getattr(tested.get(prompt), "estimate", None) for prompt in prompts]
         return pandas_frame(columns)
-
-
-def _to_record(value: Any) -> Any:  # noqa: ANN401  (JSON values)
-    """Return a result, or a part of one, as JSON values."""
-    if isinstance(value, AnsweredLabels | BaselineScore):
-        return value.to_record()
-    if is_dataclass(value):
-        names = [entry.name for entry in fields(value) if entry.name not in _NOT_WRITTEN]
-        return {name: _to_record(getattr(value, name)) for name in names}
-    if isinstance(value, Mapping):
-        return dict(value)
-    return [_to_record(item) for item in value] if isinstance(value, tuple) else value
 
 
 def score_prompt(

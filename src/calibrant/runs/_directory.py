@@ -38,10 +38,11 @@ BATCH: Final = "batch.json"
 """State of a job at a provider's batch interface."""
 
 DEMONSTRATIONS: Final = "demonstrations.jsonl"
+"""Labelled texts that the prompts of a run were shown from."""
+
 SETTINGS: Final = "task.json"
 SETTINGS_KIND: Final = "settings of a run"
 SETTINGS_VERSION: Final = 1
-"""Labelled texts that the prompts of a run were shown from."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +76,12 @@ class NumberedDirectory:
 
 def _may_hold(path: Path, fingerprint: Record, *, has_rows: bool) -> bool:
     """Return True if a directory is empty, or holds this run, or a failed start without any row."""
-    if not (path / MANIFEST).exists():
-        return all(entry.name.startswith(".") for entry in path.iterdir())
+    has_rows = has_rows or (path / PREDICTIONS).exists()
     try:
-        stored = read_manifest(path)
+        check_manifest(path, fingerprint, kind="a run", has_rows=has_rows)
     except StateError:
         return False
-    is_same = all(stored.get(name) == value for name, value in fingerprint.items())
-    return is_same or not (has_rows or (path / PREDICTIONS).exists())
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)

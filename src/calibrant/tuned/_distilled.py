@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import as_record, write_atomically
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import BoolArray, FloatArray, Interval, JsonObject, Outcome
 from calibrant.core._rows import Example
@@ -104,17 +104,12 @@ class Distilled:
     def to_record(self) -> JsonObject:
         """Return the result as JSON values."""
         counts = ("source", "name", "rows", "taught", "held_out", "left_out", "labelled")
+        intervals = ("agreement", "accuracy", "model_accuracy")
         found = self.certified
-        intervals = {
-            "agreement": self.agreement,
-            "accuracy": self.accuracy,
-            "model_accuracy": self.model_accuracy,
-        }
         return {
             "kind": "student",
-            **{name: getattr(self, name) for name in counts},
+            **{name: as_record(getattr(self, name)) for name in (*counts, *intervals)},
             "directory": str(self.directory),
-            **{name: None if one is None else asdict(one) for name, one in intervals.items()},
             "certified": {
                 "epsilon": EPSILON,
                 "delta": self.delta,

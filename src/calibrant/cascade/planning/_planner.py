@@ -34,6 +34,7 @@ from calibrant.cascade.planning._plan import (
 )
 from calibrant.cascade.planning._recorded import PairedRuns, RunSource, pair_runs
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import as_record
 from calibrant.core._prediction import IndexArray, Interval
 from calibrant.core._ranks import DEFAULT_KEY, tie_keys, tie_ranks
 from calibrant.metrics._intervals import paired_comparison
@@ -390,7 +391,7 @@ class _Planner:
                 verifier_cost=check,
                 calibration=kind,
                 calibrator=calibrator,
-                fingerprint=None if fingerprint is None else fingerprint.to_record(),
+                fingerprint=as_record(fingerprint),
             )
             for name, cost, check, (kind, calibrator), fingerprint in zip(*columns, strict=True)
         ]
