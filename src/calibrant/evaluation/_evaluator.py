@@ -404,8 +404,12 @@ class _EvaluationRun:
             for path in (self.directory.metrics, self.directory.parquet):
                 path.unlink(missing_ok=True)  # of fewer rows than there will be
         self.account.started = time.perf_counter()
-        with self.account.kept(self.finish):
-            self.account.stopped = run_sync(self._answer())
+        try:
+            with self.account.kept(self.finish):
+                self.account.stopped = run_sync(self._answer())
+        finally:
+            if self._paid is not None:
+                self._paid.close()
 
     async def _answer(self) -> str:
         ticker = asyncio.create_task(self._tick())
@@ -470,8 +474,6 @@ class _EvaluationRun:
         """Close the files and return the metrics."""
         if self._file is not None:
             self._file.close()
-        if self._paid is not None:
-            self._paid.close()
         meter = self.predictor.meter if isinstance(self.predictor, BasePredictor) else None
         result = self.account.result(self.directory, self._about, self._predictions, meter=meter)
         self.complete = result.metrics.complete
