@@ -125,6 +125,19 @@ def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
     assert f"certified: threshold {certified['threshold']:.4g}, coverage {certified['coverage']:.3f}" in page
 
 
+def test_a_higher_certificate_is_not_replaced_silently(tmp_path: Path) -> None:
+    """A certificate of a lower accuracy says which one it replaces, and the command that brings that back."""
+    write_rows(tmp_path / "predictions.jsonl", rows(2000))
+    higher = done(run(tmp_path, "--target-accuracy", 0.9, "--out", tmp_path)).stdout
+    lower = done(run(tmp_path, "--target-accuracy", 0.8, "--out", tmp_path)).stdout
+    line = next(line for line in lower.splitlines() if line.startswith("That replaces "))
+    assert f"the certificate of accuracy 0.9 in {tmp_path};" in line
+    again = done(run(*shlex.split(line.rsplit(": calibrant calibrate ", 1)[1]))).stdout
+    for text in (higher, again):
+        assert "have at least accuracy 0.9 " in text
+        assert "That replaces" not in text
+
+
 def certification(path: Path, out: Path) -> dict[str, Any]:
     """Return the certificate of a file of predictions."""
     done(run(path, "--target-accuracy", 0.8, "--out", out))

@@ -115,6 +115,17 @@ def test_promises_on_the_same_rows_add_up(tmp_path: Path) -> None:
     assert "With that probability all promises asked of these rows hold." in shown
 
 
+def test_a_command_that_prints_no_label_is_named(tmp_path: Path) -> None:
+    """An answer that is none of the labels is said of the command that gave it, not of the predictions."""
+    ask = by_command(tmp_path, "print('cow')")
+    error = refusal(
+        run(predictions(tmp_path), *TARGET, "--budget", "70", "--ask", ask, "--out", tmp_path / "out")
+    )
+    assert f"expected a label from {ask!r} of --ask, one of cat, dog, or " in error
+    assert "got 'cow' for the row with index " in error
+    assert "predictions.jsonl" not in error
+
+
 def test_promises_asked_too_often_are_refused(tmp_path: Path) -> None:
     """Where a promise would fail more often than not, nothing is accepted."""
     words = (

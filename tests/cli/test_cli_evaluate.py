@@ -407,8 +407,10 @@ def test_a_killed_run_goes_on(write_task: WriteTask, tmp_path: Path, options: tu
     # Three kills: the calls in flight, and one transaction of at most 64 answers.
     assert rows <= paid <= rows + 3 * (concurrency + 64)
     first, last = (json.loads((where / "metrics.json").read_text()) for where in (whole, broken))
-    for name in ("accuracy", "macro_f1", "outcomes", "rows", "complete"):
+    totals = ("calls", "rows_from_cache", "prompt_tokens", "completion_tokens")
+    for name in ("accuracy", "macro_f1", "outcomes", "rows", "complete", *totals):
         assert first[name] == last[name]
+    assert first["prompt_tokens"] > 0
     files = {".lock", "predictions.jsonl", "metrics.json", "run.json", "task.json"}
     assert {path.name for path in broken.iterdir()} == files
 

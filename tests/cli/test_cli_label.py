@@ -32,6 +32,7 @@ from command_line import (
     prediction_rows,
     process,
     refusal,
+    spelled,
     unlike_animals,
     wait_for,
 )
@@ -515,7 +516,7 @@ def test_the_promise_on_this_file_is_the_lower_one(write_task: WriteTask, fake: 
     """Of the accepted rows of a file, as many are right as chance lets a true certificate promise: 0.05 are not."""
     fake(unsure, name="local/smollm2-135m")
     source = evaluated(write_task, tmp_path)
-    data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(60)])
+    data = write_csv(tmp_path / "data.csv", [row["input"] for row in unlike_animals(60)])
     found = json_of(run(source, data, "--out", tmp_path / "out", "--json"))
     promise, accepted = found["file_promise"], found["decisions"]["accepted"]
     assert (promise["accepted"], promise["probability"]) == (accepted, pytest.approx(0.9))
@@ -531,14 +532,35 @@ def test_equal_texts_of_a_file_are_right_or_wrong_together(
     """A file that holds every text three times promises no greater share than one that holds it once."""
     fake(unsure, name="local/smollm2-135m")
     source = evaluated(write_task, tmp_path)
-    texts = [row["input"] for row in animals(60)]
+    texts = [row["input"] for row in unlike_animals(60)]
     once = write_csv(tmp_path / "once.csv", texts)
     thrice = write_csv(tmp_path / "thrice.csv", [*texts, *texts, *(text.upper() for text in texts)])
     fewer = json_of(run(source, once, "--out", tmp_path / "a", "--json"))["file_promise"]
     more = json_of(run(source, thrice, "--out", tmp_path / "b", "--json"))["file_promise"]
     assert more == fewer | {"accepted": 3 * fewer["accepted"], "least_right": 3 * fewer["least_right"]}
-    line = f"accepted in this file, {fewer['texts']} of which differ, at least {more['least_right']} ("
+    alike = f"{fewer['texts']} of which differ (equal texts and near-duplicates are one)"
+    line = f"accepted in this file, {alike}, at least {more['least_right']} ("
     assert line in done(run(source, thrice, "--out", tmp_path / "b")).stdout
+
+
+def test_near_duplicates_of_a_file_are_right_or_wrong_together(
+    write_task: WriteTask, fake: Fake, tmp_path: Path
+) -> None:
+    """A file of thirty templates, each filled twenty times, promises no greater share than thirty rows do."""
+    fake(unsure, name="local/smollm2-135m")
+    source = evaluated(write_task, tmp_path)
+    texts = [
+        f"{row['input']} {' '.join(spelled(1000 + 10 * number + place) for place in range(8))}"
+        for number, row in enumerate(unlike_animals(30))
+    ]
+    filled = [f"{text} {spelled(9000 + place)}" for text in texts for place in range(20)]
+    data = write_csv(tmp_path / "filled.csv", filled)
+    found = json_of(run(source, data, "--out", tmp_path / "out", "--json"))["file_promise"]
+    assert found["accepted"] > 300
+    assert found["texts"] <= 30
+    assert found["least_right"] / found["accepted"] <= binom.ppf(0.05, 30, 0.8) / 30
+    line = f" {found['texts']} of which differ (equal texts and near-duplicates are one), at least "
+    assert line in done(run(source, data, "--out", tmp_path / "out")).stdout
 
 
 def test_drift_is_warned_of(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:

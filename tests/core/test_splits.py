@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from calibrant.calibration._thresholds import FilePromise
 from calibrant.core import DataError, Task
+from calibrant.core._splits import RepeatedTexts
 from task_files import HEAD, mistakes, read
 
 SPLITS = ("train", "validation", "test")
@@ -222,3 +224,17 @@ def test_near_duplicates_follow_the_answer_that_most_of_them_have(tmp_path: Path
     places = parts(split(tmp_path, rows))
     for thing in things:
         assert len({name for text, name in places.items() if thing in text}) == 1
+
+
+def test_a_file_too_large_to_compare_counts_equal_texts_as_one() -> None:
+    """Of more than 125,000 accepted texts near-duplicates count apart, and the promise on the file says so."""
+    texts = RepeatedTexts()
+    for number in range(62_500):
+        texts.add(f"meow {number}", "cat")
+        texts.add(f"MEOW {number}", "cat")
+    assert texts.counts().tolist() == [125_000]
+    texts.add("meow 0", "cat")
+    assert sorted(texts.counts().tolist()) == [2] * 62_499 + [3]
+    certified = {"target_accuracy": 0.9, "delta": 0.05}
+    sentence = FilePromise.of(certified, texts.counts(), compared=texts.compared).sentence()
+    assert " 62,500 of which differ (equal texts are one; so many are not compared further), at " in sentence

@@ -826,7 +826,9 @@ class FilePromise:
     accepted : int
         Accepted rows of the file.
     texts : int
-        Different texts among them.
+        Different texts among them: equal ones are one, and near-duplicates if they were compared.
+    compared : bool
+        True if near-duplicates among them were looked for.
     least_right : int
         Right ones among them, at least.
     probability : float
@@ -835,11 +837,12 @@ class FilePromise:
 
     accepted: int
     texts: int
+    compared: bool
     least_right: int
     probability: float
 
     @classmethod
-    def of(cls, certified: Mapping[str, Any], repeats: ArrayLike) -> FilePromise:
+    def of(cls, certified: Mapping[str, Any], repeats: ArrayLike, *, compared: bool) -> FilePromise:
         """Return the promise on the accepted rows of a file that is drawn like those of the certificate.
 
         If each text is right with probability `target_accuracy` at least, fewer rows than the lower 0.05 quantile of
@@ -851,6 +854,8 @@ class FilePromise:
             The certificate.
         repeats : array-like of int, shape (m,)
             Number of accepted rows with each of m texts, which are right or wrong together.
+        compared : bool
+            True if near-duplicates are one of these texts.
         """
         rows, counts = np.unique(repeats, return_counts=True)
         accepted = int(rows @ counts)
@@ -864,13 +869,20 @@ class FilePromise:
         return cls(
             accepted=accepted,
             texts=int(counts.sum()),
+            compared=compared,
             least_right=int(np.searchsorted(below, _FILE_DELTA)),
             probability=round(1.0 - certified["delta"] - _FILE_DELTA, 12),
         )
 
     def sentence(self) -> str:
         """Return the promise as a sentence."""
-        alike = "" if self.texts == self.accepted else f" {self.texts:,} of which differ,"
+        alike = f" {self.texts:,} of which differ (equal texts and near-duplicates are one),"
+        if not self.compared:
+            alike = (
+                f" {self.texts:,} of which differ (equal texts are one; so many are not compared further),"
+            )
+        elif self.texts == self.accepted:
+            alike = ""
         return (
             f"That is about all rows like the labelled ones. Of the {self.accepted:,} accepted in this file,{alike} at "
             f"least {self.least_right:,} ({self.least_right / self.accepted:.1%}) are right with probability "

@@ -117,6 +117,7 @@ def answerer(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSourc
             ) from error
         return done.stdout.strip()
 
+    answer.__name__ = f"{options.ask!r} of --ask"  # for errors
     return answer
 
 

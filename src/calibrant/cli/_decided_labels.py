@@ -256,11 +256,12 @@ class DecidedLabels:
 
     def _file_promise(self) -> FilePromise | None:
         """Return the promise on the rows of this file; None without a certificate."""
-        if not len(self.file.accepted_repeats) or self._rule[0] != "certified":
+        if not self.file.written.decisions.get("accepted") or self._rule[0] != "certified":
             return None
         from calibrant.calibration._thresholds import FilePromise
 
-        found = FilePromise.of(self._thresholds["certified"], self.file.accepted_repeats)
+        accepted = self.file.accepted
+        found = FilePromise.of(self._thresholds["certified"], accepted.counts(), compared=accepted.compared)
         return found if found.least_right else None  # so few rows promise nothing
 
     @property

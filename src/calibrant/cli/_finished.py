@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import webbrowser
 from collections.abc import Iterator
 from itertools import chain
@@ -159,6 +160,13 @@ def _promise_lines(found: CalibrationResult, *, run: Path, out: Path) -> Iterato
     """Yield lines on the certificate that was asked for, and on the one that decides."""
     if found.certified is not None:
         yield from certificate_lines(found.certified, run=run, out=out)
+    if found.replaced is not None:
+        target = f"{found.replaced.target_accuracy:g}"
+        again = ["calibrant", "calibrate", str(run), "--target-accuracy", target, "--out", str(out)]
+        yield (
+            f"That replaces the certificate of accuracy {target} in {out}; to have that again, which counts as one "
+            f"more certificate of these rows: {shlex.join(again)}"
+        )
     if found.kept is not None and found.kept.threshold is not None:
         yield f"The certificate in {out} stays as it is: {promise_sentence(found.kept)}"
     elif found.kept is not None:

@@ -24,6 +24,7 @@ _LEAST: Final = 0.5  # share of the word pairs of two texts that near-duplicates
 _KEPT_PAIRS: Final = 32  # of a text; of a longer one, those with the smallest hashes
 _MOST_PAIRS: Final = 4_000_000  # compared in all, unless _FEWEST_PAIRS of each text are more
 _FEWEST_PAIRS: Final = 4
+_COMPARED_TEXTS: Final = _MOST_PAIRS // _KEPT_PAIRS  # with all their pairs
 _COMMON: Final = 4  # texts from which on a pair's labels tell whether it is a greeting
 _OWN: Final = 0.7  # share of its texts that one label has, if a pair belongs to that label
 _JOIN_PAIRS: Final = 8  # rarest pairs of a text by which others like it are looked up
@@ -397,6 +398,39 @@ def near_duplicate_groups(rows: Sequence[tuple[str, str]]) -> _Keys:
     """Return a number for every row's text and answer, shape (n,): the same for near-duplicates and equal texts."""
     groups = split_rule(rows, _ALL_IN_ONE).groups
     return np.array([groups.key(text) for text, _ in rows], dtype=np.uint64)
+
+
+@dataclass(kw_only=True)
+class RepeatedTexts:
+    """Texts that come one by one, and the numbers of those that are right or wrong together.
+
+    Equal texts are, and near-duplicates, which are looked for among at most 125,000 texts: that takes seconds.
+    """
+
+    _hashes: array[int] = field(default_factory=partial(array, "Q"))
+    _numbers: dict[str | None, int] = field(default_factory=dict)
+    _labels: array[int] = field(default_factory=partial(array, "I"))
+    _pairs: WordPairs = field(default_factory=WordPairs)
+
+    def add(self, text: str, label: str | None) -> None:
+        """Append a text and its label, which tells greetings; see `group_near_duplicates`."""
+        self._hashes.append(text_hash(text))
+        if self.compared:
+            self._labels.append(self._numbers.setdefault(label, len(self._numbers)))
+            self._pairs.add(text)
+
+    @property
+    def compared(self) -> bool:
+        """True if near-duplicates are looked for."""
+        return len(self._hashes) <= _COMPARED_TEXTS
+
+    def counts(self) -> IndexArray:
+        """Return the number of texts in each group, shape (groups,)."""
+        _, first, counts = np.unique(self._hashes, return_index=True, return_counts=True)
+        if not self.compared:
+            return counts
+        groups = group_near_duplicates(*self._pairs.of(first), np.array(self._labels)[first])
+        return np.bincount(groups, weights=counts)[np.unique(groups)].astype(np.intp)
 
 
 _ALL_IN_ONE: Final = (1.0, 0.0, 0.0)

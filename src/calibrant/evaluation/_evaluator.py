@@ -32,7 +32,7 @@ from calibrant.evaluation._metrics import EvaluationProgressListener, Evaluation
 from calibrant.inference._base import BasePredictor, run_sync
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.runs._directory import RunDirectory
-from calibrant.runs._output import PredictionsFile
+from calibrant.runs._output import PaidRows, PredictionsFile
 from calibrant.runs._rows import row_record
 
 if TYPE_CHECKING:
@@ -364,6 +364,7 @@ class _EvaluationRun:
         self.account = RunAccount(predictor.labels, expected=expected, on_progress=on_progress)
         self._about: Record = {}
         self._file: PredictionsFile | None = None
+        self._paid: PaidRows | None = None
         self._predictions: list[Prediction] = []
         self._answered: list[Example] = []
         self._under_way: dict[int, tuple[int, Example]] = {}  # by the number of the query
@@ -399,11 +400,16 @@ class _EvaluationRun:
         """Classify the remaining rows."""
         if self._file is not None and self.directory is not None:
             self._file.open()
+            self._paid = PaidRows(self.directory.paid)
             for path in (self.directory.metrics, self.directory.parquet):
                 path.unlink(missing_ok=True)  # of fewer rows than there will be
         self.account.started = time.perf_counter()
-        with self.account.kept(self.finish):
-            self.account.stopped = run_sync(self._answer())
+        try:
+            with self.account.kept(self.finish):
+                self.account.stopped = run_sync(self._answer())
+        finally:
+            if self._paid is not None:
+                self._paid.close()
 
     async def _answer(self) -> str:
         ticker = asyncio.create_task(self._tick())
@@ -429,17 +435,20 @@ class _EvaluationRun:
 
     def _note(self, number: int, prediction: Prediction) -> None:
         """Count a row as answered, be it behind one that is not."""
-        _, example = self._under_way[number]
-        self.account.ahead[number] = (example, prediction)
+        index, example = self._under_way[number]
         self._rows_called += prediction.attempts > 0
         self._calls_of_rows += prediction.attempts
+        if self._paid is not None:
+            self._paid.add(index, prediction)
+            prediction = self._paid.restored(index, prediction)
+        self.account.ahead[number] = (example, prediction)
 
     def _deliver(self, number: int, prediction: Prediction) -> None:
         index, example = self._under_way.pop(number)
         del self.account.ahead[number]
         self.account.answered += 1
-        if self._file is not None:
-            self._file.add(index, example, prediction)
+        if self._file is not None and self._paid is not None:
+            self._file.add(index, example, self._paid.restored(index, prediction))
         else:
             self.account.tally.add(row_record(index, example, prediction))
             self._predictions.append(prediction)

@@ -9,7 +9,6 @@ import json
 import logging
 import shutil
 import tempfile
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -18,8 +17,6 @@ from itertools import count, islice
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, TypeAlias, cast
 from zipfile import ZipFile, is_zipfile
-
-import numpy as np
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers
@@ -34,10 +31,10 @@ from calibrant.core._frames import (
     texts_of,
     with_answers,
 )
-from calibrant.core._prediction import IndexArray, Outcome, Prediction, Record
+from calibrant.core._prediction import Outcome, Prediction, Record
 from calibrant.core._reported import writable
 from calibrant.core._rows import MAX_ROW_BYTES, Columns, Example, TextWithContext
-from calibrant.core._splits import text_hash
+from calibrant.core._splits import RepeatedTexts
 from calibrant.core._table_files import (
     CsvSpelling,
     csv_spelling,
@@ -183,8 +180,8 @@ class LabelFile:
         The file.
     written : WrittenLabels
         The rows of the last `write`.
-    accepted_repeats : ndarray of int, shape (m,)
-        Number of accepted rows with each of the m texts that were accepted.
+    accepted : RepeatedTexts
+        Texts of the accepted rows of the last `write`, with their contexts.
 
     Raises
     ------
@@ -233,7 +230,7 @@ class LabelFile:
         self._has_unanswered = False
         self.path = directory / f"labels.{file_format}"
         self.written = WrittenLabels(path=self.path, rows=0)
-        self.accepted_repeats: IndexArray = np.empty(0, dtype=np.intp)
+        self.accepted = RepeatedTexts()
 
     def prepare(self) -> None:
         """Choose the names of the added columns; the columns of the input must be known by then.
@@ -306,22 +303,20 @@ class LabelFile:
     def _written_once(self) -> tuple[int, Counter[str]]:
         rows = 0
         decisions = Counter[str]()
-        accepted = array("Q")
+        self.accepted = RepeatedTexts()
         with self._writer() as write:
             for records, values, table in self._answered_blocks():
                 added = self._added(records)
                 decided = [decision for _, _, decision, *_ in added]
                 decisions.update(decision for decision in decided if decision is not None)
-                accepted.extend(
-                    text_hash(f"{record['input']} {record.get('context')}")
-                    for record, decision in zip(records, decided, strict=True)
-                    if decision == "accepted"
-                )
+                for record, decision in zip(records, decided, strict=True):
+                    if decision == "accepted":
+                        text = f"{record['input']} {record.get('context') or ''}"
+                        self.accepted.add(text, record["label"])
                 write(values, added, table)
                 rows += len(added)
             if self._decides_anew is not None and decisions["accepted"] and self._decides_anew():
                 raise _Outdated  # the unfinished file is dropped
-        self.accepted_repeats = np.unique(accepted, return_counts=True)[1]
         return rows, decisions
 
     def _finished_file(self, former: Path | None) -> Path:

@@ -135,6 +135,8 @@ class CalibrationResult(Recorded):
     kept : CertifiedThreshold or None
         Certificate of an earlier calibration in the output directory, which stays in force; see
         `keeping_certificate`.
+    replaced : CertifiedThreshold or None
+        Such a certificate of a higher accuracy, which does not.
     fingerprint : Fingerprint or None
         As `SavedRows`.
     auroc : Interval or None
@@ -157,6 +159,7 @@ class CalibrationResult(Recorded):
     auroc: Interval | None = None
     rows_with_low_label_mass: int = 0
     kept: CertifiedThreshold | None = None
+    replaced: CertifiedThreshold | None = None
 
     @property
     def calibrator(self) -> ConfidenceCalibrator:
@@ -197,9 +200,12 @@ class CalibrationResult(Recorded):
         """
         record = _earlier(Path(out) / CALIBRATION)
         certified = self.certified
-        if record is None or (certified is not None and certified.threshold is not None):
+        if record is None:
             return replace(self, kept=None)
         earlier = certificate_from_record(record["certification"])
+        if certified is not None and certified.threshold is not None:
+            is_higher = earlier.threshold is not None and earlier.target_accuracy > certified.target_accuracy
+            return replace(self, kept=None, replaced=earlier if is_higher else None)
         own = as_record(self.fingerprint)
         is_same = record["fingerprint"] == own and (own is not None or record["source"] == self.source)
         if earlier.threshold is None and (certified is not None or not is_same):
@@ -218,7 +224,7 @@ class CalibrationResult(Recorded):
         certified = self.in_force
         # The calibrator has a file of its own.
         numbers = super().to_record()
-        del numbers["selection"], numbers["kept"]
+        del numbers["selection"], numbers["kept"], numbers["replaced"]
         is_certified = certified is not None and certified.threshold is not None
         return {
             "schema_version": SCHEMA_VERSION,

@@ -132,6 +132,11 @@ class RunDirectory:
         """File of answers that are not written yet, in a run without a cache."""
         return self.path / "journal.sqlite"
 
+    @property
+    def paid(self) -> Path:
+        """File of the calls of answered rows; see `calibrant.runs._output.PaidRows`."""
+        return self.path / "paid.jsonl"
+
     @classmethod
     @contextlib.contextmanager
     def opened(
@@ -195,8 +200,8 @@ class RunDirectory:
         return lost_files(self.path)
 
     def remove_journal(self) -> None:
-        """Remove the journal and SQLite's files beside it."""
-        for path in self.path.glob(f"{self.journal.name}*"):
+        """Remove the journal and SQLite's files beside it, and the file of calls."""
+        for path in (self.paid, *self.path.glob(f"{self.journal.name}*")):
             path.unlink(missing_ok=True)
 
 

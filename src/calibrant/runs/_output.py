@@ -9,6 +9,8 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import IO, Final
 
 from calibrant.core._errors import StateError
@@ -226,3 +228,57 @@ class PredictionsFile:
             for opened in filter(None, (file, self._old)):
                 with contextlib.suppress(OSError):
                     opened.close()
+
+
+class PaidRows:
+    """``paid.jsonl``: the calls that each answered row took, noted at once.
+
+    ``predictions.jsonl`` gets rows in order and in batches. After a kill the others come from the journal or the cache,
+    which do not know whether this run paid for them.
+
+    Parameters
+    ----------
+    path : Path
+        The file; that of an earlier session is continued.
+
+    Raises
+    ------
+    StateError
+        It cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._earlier: dict[int, list[int]] = {}
+        if path.exists():
+            for line in path.read_bytes().splitlines():
+                with contextlib.suppress(ValueError):  # a line cut off by a kill
+                    index, *attempts = json.loads(line)
+                    self._earlier[index] = attempts
+        try:
+            self._file = path.open("ab", buffering=0)
+            self._file.write(b"\n")  # after such a line
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def add(self, index: int, prediction: Prediction) -> None:
+        """Note the calls of a row, if it took some."""
+        if not prediction.attempts:
+            return
+        attempts = [prediction.attempts, *(step.attempts for step in prediction.steps)]
+        with contextlib.suppress(OSError, ValueError):  # full, or closed: the totals may lack the row
+            self._file.write(f"{json.dumps([index, *attempts])}\n".encode())
+
+    def restored(self, index: int, prediction: Prediction) -> Prediction:
+        """Return a prediction that the journal or the cache had with the calls that an earlier session made for it."""
+        earlier = self._earlier.get(index)
+        if prediction.attempts or earlier is None:
+            return prediction
+        own, *of_steps = earlier
+        steps = prediction.steps
+        if steps and len(steps) == len(of_steps):
+            steps = tuple(replace(step, attempts=n) for step, n in zip(steps, of_steps, strict=True))
+        return replace(prediction, attempts=own, steps=steps)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
