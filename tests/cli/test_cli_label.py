@@ -387,7 +387,8 @@ def test_run_labels_as_its_bundle(write_task: WriteTask, fake: Fake, tmp_path: P
     done(command("export")(source, "--out", tmp_path / "bundle"))
     data = write_csv(tmp_path / "data.csv", [row["input"] for row in animals(12, start=50)])
     for name, of in (("one", source), ("two", tmp_path / "bundle")):
-        done(run(of, data, "--out", tmp_path / name, "--no-cache"))
+        result = done(run(of, data, "--out", tmp_path / name, "--no-cache"))
+        assert ", as the model gives it, before calibration" in result.stdout
     found = labels(tmp_path / "one")
     assert found == labels(tmp_path / "two")
     assert {row["decision"] for row in found} == {"accepted", "review"}

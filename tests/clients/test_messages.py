@@ -133,6 +133,23 @@ def test_status_and_wait_are_read_from_the_usual_places(attributes: Any, status:
     assert (found.status, found.retry_after) == (status, wait)
 
 
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"Retry-After": "3600"}, "The server asks to wait 60 min: run this again then."),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "2m"}, "asks to wait 2 min"),
+        ({"Retry-After": "60"}, None),
+    ],
+)
+def test_a_long_wait_that_a_server_asks_for_is_told(headers: Any, said: str | None) -> None:
+    """A wait that no retry bridges is part of the message."""
+    error = RuntimeError("slow down")
+    vars(error).update(code="429", headers=headers)
+    message = str(failure(error))
+    assert (said or "slow down") in message
+    assert ("asks to wait" in message) == (said is not None)
+
+
 def test_messages_are_short_and_on_one_line() -> None:
     """The message of a translated error is short, on one line and without a traceback."""
     found = shown("a\n" * 1000 + "Traceback (most recent call last): ...")

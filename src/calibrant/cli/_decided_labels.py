@@ -142,6 +142,11 @@ class DecidedLabels:
         )
         return cls(job=job, tuned=tuned, watch=watch, file=file)
 
+    @property
+    def is_calibrated(self) -> bool:
+        """True if the confidences in the file are calibrated, unlike those of the metrics."""
+        return self.tuned is not None and self.tuned.calibrator is not None
+
     def require_watch(self) -> None:
         """Raise ConfigurationError if there is no history to compare with."""
         if self.tuned is None or not self.tuned.history.rows:
@@ -281,8 +286,7 @@ class DecidedLabels:
 
     def _measured(self) -> str:
         """Return the name of what the threshold is compared with: the file holds calibrated values."""
-        is_calibrated = self.tuned is not None and self.tuned.calibrator is not None
-        return "the confidence before calibration" if is_calibrated else "the model's confidence"
+        return "the confidence before calibration" if self.is_calibrated else "the model's confidence"
 
     def _promise(self) -> str:
         """Return the promise of the certified threshold, in a few words."""

@@ -109,10 +109,13 @@ def _print_result(
     metrics = result.metrics
     written = labels.file.written
     has_head = isinstance(classifier, Classifier) and classifier.head is not None
+    origin = "after the head" if has_head else "as the model gives it"
+    if labels.is_calibrated:  # what the file holds
+        origin += ", before calibration"
     record, lines = labels.outcome(with_drift=options.watch_drift)
     lines = [
         _headline(metrics, written.rows),
-        *aligned(_figures(metrics, has_head=has_head)),
+        *aligned(_figures(metrics, origin=origin)),
         effort_line(result, in_process=classifier.in_process),
         *lines,
     ]
@@ -127,7 +130,7 @@ def _headline(metrics: EvaluationMetrics, rows: int) -> str:
     return f"{rows:,}{total} rows done, {with_label:,} of them with a label"
 
 
-def _figures(metrics: EvaluationMetrics, *, has_head: bool) -> Iterator[tuple[str, str]]:
+def _figures(metrics: EvaluationMetrics, *, origin: str) -> Iterator[tuple[str, str]]:
     outcomes = dict(metrics.outcomes)
     if metrics.rows_without_text:
         outcomes[Outcome.UNPARSED.value] -= metrics.rows_without_text
@@ -138,7 +141,6 @@ def _figures(metrics: EvaluationMetrics, *, has_head: bool) -> Iterator[tuple[st
     more = len(metrics.labels) - len(shown)
     labels = ", ".join(f"{name} {count:,} ({100 * count / total:.1f} %)" for name, count in shown)
     yield "labels", (labels or "-") + (f", and {more:,} more" if more else "")
-    origin = "after the head" if has_head else "as the model gives it"
     yield "mean confidence", f"{number(metrics.mean_confidence)}, {origin}"
     yield "answered by", counts_text(metrics.models)
     yield from (("failed", f"{count:,} {kind}") for kind, count in metrics.errors.items())

@@ -60,6 +60,7 @@ _DENIED = {
 _STATUS = re.compile("[0-9]{3}")
 _RETRYABLE_STATUS = frozenset({408, 409, 425, 429})
 _MESSAGE_LIMIT = 500
+_LONG_WAIT = 60.0  # seconds; shorter ones are waited for
 _LONGEST_CHAIN = 10  # of exceptions; a library may close a circle
 # What follows is looked for in codes and messages: status 429 means both too many requests and no more credit, status
 # 400 anything, and servers that speak the same protocol give their code in the body, in the message, or not at all.
@@ -204,13 +205,18 @@ def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitE
     state = next(filter(None, map(reported_state, _headers(error))), None)
     if retry_after is None and state is not None:
         retry_after = state.spent_seconds  # until an exhausted rate limit is reset
+    hint = None
+    if out_of_credit:
+        hint = "Check the account's credit."
+    elif retry_after is not None and retry_after > _LONG_WAIT:
+        hint = f"The server asks to wait {math.ceil(retry_after / 60.0)} min: run this again then."
     return RateLimitError(
         message,
         provider=provider,
         status=429,
         retryable=not out_of_credit,
         retry_after=retry_after,
-        hint="Check the account's credit." if out_of_credit else None,
+        hint=hint,
     )
 
 

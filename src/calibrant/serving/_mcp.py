@@ -64,7 +64,9 @@ def create_mcp_server(tuned: Tuned, classifier: Predictor) -> MCPServer:
     >>> asyncio.run(ask("purrs"))["label"]
     'cat'
     """
-    server = MCPServer(tuned.name, instructions=_instructions(tuned), version=tuned.calibrant)
+    server = MCPServer(
+        tuned.name, instructions=_instructions(tuned), version=tuned.calibrant, log_level="WARNING"
+    )
 
     async def answers(texts: Sequence[str]) -> list[Answer]:
         try:
