@@ -400,7 +400,7 @@ class _EvaluationRun:
         """Classify the remaining rows."""
         if self._file is not None and self.directory is not None:
             self._file.open()
-            self._paid = PaidRows(self.directory.paid)
+            self._paid = PaidRows(self.directory.paid, is_finished=self._file.is_finished)
             for path in (self.directory.metrics, self.directory.parquet):
                 path.unlink(missing_ok=True)  # of fewer rows than there will be
         self.account.started = time.perf_counter()

@@ -8,7 +8,7 @@ import os
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
@@ -240,6 +240,8 @@ class PaidRows:
     ----------
     path : Path
         The file; that of an earlier session is continued.
+    is_finished : callable
+        Tells of a row's index whether predictions.jsonl has its final answer: such a row needs no calls restored.
 
     Raises
     ------
@@ -247,13 +249,14 @@ class PaidRows:
         It cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_finished: Callable[[int], bool]) -> None:
         self._earlier: dict[int, list[int]] = {}
         if path.exists():
             for line in path.read_bytes().splitlines():
                 with contextlib.suppress(ValueError):  # a line cut off by a kill
                     index, *attempts = json.loads(line)
-                    self._earlier[index] = attempts
+                    if not is_finished(index):
+                        self._earlier[index] = attempts
         try:
             self._file = path.open("ab", buffering=0)
             self._file.write(b"\n")  # after such a line
