@@ -85,6 +85,17 @@ def test_openai_gets_the_same(server: DecisionServer) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES)
+def test_a_refused_request_keeps_its_status(server: DecisionServer, wire: str) -> None:
+    """The status is in the reason, by which commands tell a refused request from a passing fault."""
+    server.failures, server.error_body = [422], {"detail": "too long"}
+    with classifier(server, wire) as asked:
+        found = asked.classify("It purrs.")
+    assert (found.outcome, found.attempts) == (Outcome.ERROR, 1)
+    assert "422" in found.reason
+    assert "too long" in found.reason
+
+
+@pytest.mark.parametrize("wire", WIRES)
 def test_ordinal_labels_are_a_score(server: DecisionServer, wire: str) -> None:
     """Levels are asked about as a score."""
     with classifier(server, wire, labels=OrdinalLabels(["low", "medium", "high"])) as asked:

@@ -108,8 +108,8 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
     """
     if isinstance(error, ProviderError):
         return error
-    message = _message(error, secrets)
     status = status_of(error)
+    message = _message(error, secrets, status=status)
     if status == 429 or _is_one_of(error, _RATE_LIMITS):
         return _rate_limit(error, message, provider)
     if status in {408, 504} or isinstance(error, TimeoutError) or _is_one_of(error, _TIMEOUTS):
@@ -220,12 +220,14 @@ def _rate_limit(error: BaseException, message: str, provider: str) -> RateLimitE
     )
 
 
-def _message(error: BaseException, secrets: Iterable[object]) -> str:
+def _message(error: BaseException, secrets: Iterable[object], *, status: int | None) -> str:
     words, _, _ = str(error).partition("Traceback (most recent call last)")
     text = " ".join(redact(words, secrets=secrets).split())
     if len(text) > _MESSAGE_LIMIT:
         text = text[:_MESSAGE_LIMIT] + "..."
     name = type(error).__name__
+    if status is not None and str(status) not in text:  # litellm leaves it out
+        name = f"{name} ({status})"
     return f"{name}: {text}" if text else name
 
 
