@@ -432,7 +432,7 @@ def test_a_budget_ends_the_run(client: FakeClient, tmp_path: Path) -> None:
 
 
 def test_answers_behind_a_slow_row_are_kept(tmp_path: Path) -> None:
-    """Answers behind a slow row are kept in the journal, and the next run repeats no call."""
+    """Answers behind a slow row are kept in the journal; the next run repeats no call, and counts all as its own."""
     slow = threading.Event()
 
     def model(messages: list[dict[str, str]]) -> object:
@@ -450,7 +450,7 @@ def test_answers_behind_a_slow_row_are_kept(tmp_path: Path) -> None:
     asked = len(client.requests)
     assert asked >= 19
     resumed = BatchEvaluator(own).evaluate(rows(20), out=tmp_path).metrics
-    assert (resumed.rows, resumed.rows_from_cache) == (20, 19)
+    assert (resumed.rows, resumed.rows_from_cache, resumed.calls) == (20, 0, 20)
     texts = [request.messages[-1]["content"] for request in client.requests]
     assert all(texts.count(example.input) == 1 for example in rows(20)[1:])
     own.close()
