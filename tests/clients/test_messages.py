@@ -134,6 +134,22 @@ def test_status_and_wait_are_read_from_the_usual_places(attributes: Any, status:
 
 
 @pytest.mark.parametrize(
+    ("status", "text", "begins"),
+    [
+        (422, "too long", "RuntimeError (422): too long"),
+        (400, "14000 tokens", "RuntimeError (400): 14000 tokens"),
+        (400, "status 400: too long", "RuntimeError: status 400: too long"),
+        (500, "no answer", "RuntimeError: no answer"),
+    ],
+)
+def test_a_status_of_the_request_is_told(status: int, text: str, begins: str) -> None:
+    """A status below 500 is in the message, once: by it commands tell a refused request from a passing fault."""
+    error = RuntimeError(text)
+    vars(error).update(status_code=status)
+    assert begins in str(failure(error))
+
+
+@pytest.mark.parametrize(
     ("headers", "said"),
     [
         ({"Retry-After": "3600"}, "The server asks to wait 60 min: run this again then."),

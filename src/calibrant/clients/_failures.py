@@ -226,7 +226,8 @@ def _message(error: BaseException, secrets: Iterable[object], *, status: int | N
     if len(text) > _MESSAGE_LIMIT:
         text = text[:_MESSAGE_LIMIT] + "..."
     name = type(error).__name__
-    if status is not None and str(status) not in text:  # litellm leaves it out
+    # litellm leaves out the status; one of 500 may be its own, where nobody answered.
+    if status is not None and status < 500 and re.search(rf"\b{status}\b", text) is None:
         name = f"{name} ({status})"
     return f"{name}: {text}" if text else name
 

@@ -443,12 +443,13 @@ class _EvaluationRun:
             prediction = self._paid.restored(index, prediction)
         self.account.ahead[number] = (example, prediction)
 
-    def _deliver(self, number: int, prediction: Prediction) -> None:
-        index, example = self._under_way.pop(number)
-        del self.account.ahead[number]
+    def _deliver(self, number: int, _prediction: Prediction) -> None:
+        """Write the next row in input order, as `_note` has it."""
+        index, _ = self._under_way.pop(number)
+        example, prediction = self.account.ahead.pop(number)
         self.account.answered += 1
-        if self._file is not None and self._paid is not None:
-            self._file.add(index, example, self._paid.restored(index, prediction))
+        if self._file is not None:
+            self._file.add(index, example, prediction)
         else:
             self.account.tally.add(row_record(index, example, prediction))
             self._predictions.append(prediction)
