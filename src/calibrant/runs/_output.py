@@ -267,9 +267,9 @@ class PaidRows:
         """Note the calls of a row, if it took some."""
         if not prediction.attempts:
             return
-        attempts = [prediction.attempts, *(step.attempts for step in prediction.steps)]
+        numbers = [index, prediction.attempts, *(step.attempts for step in prediction.steps)]
         with contextlib.suppress(OSError, ValueError):  # full, or closed: the totals may lack the row
-            self._file.write(f"{json.dumps([index, *attempts])}\n".encode())
+            self._file.write(f"{numbers}\n".encode())  # a list of whole numbers is spelled as in JSON
 
     def restored(self, index: int, prediction: Prediction) -> Prediction:
         """Return a prediction that the journal or the cache had with the calls that an earlier session made for it."""
