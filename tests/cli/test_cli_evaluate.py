@@ -70,10 +70,17 @@ def test_numbers_come_with_denominators(write_task: WriteTask, fake: Fake, tmp_p
     assert ["failed", "1", "no route."] in table
     assert f"Files: {out}/predictions.jsonl, metrics.json, run.json" in result.stdout
     assert "evaluate: 8/8 rows" in result.stderr
-    assert (
-        "1 rows failed with a transport error; run the same command again to ask them again" in result.stderr
-    )
+    assert "1 row failed with a transport error; run the same command again to ask it again" in result.stderr
     assert client.closed
+
+
+def test_one_row_is_singular(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Whatever is counted and there once has a noun in the singular."""
+    fake(knows)
+    result = done(run(write_task(test=animals(1)), "--out", tmp_path / "out"))
+    assert result.stdout.splitlines()[0] == "animals: fake, 1 row"
+    assert "1 row with a confidence" in result.stdout
+    assert re.search("^1 call, 0 rows without a call, .*; 1 row in ", result.stdout, re.MULTILINE)
 
 
 def test_broken_answers_are_told_from_transport_errors(
@@ -89,7 +96,7 @@ def test_broken_answers_are_told_from_transport_errors(
     fake(rule)
     result = done(run(write_task(test=animals(8)), "--out", tmp_path / "out"))
     assert (
-        "1 rows failed with a transport error or a broken answer; run the same command again to ask them again, or "
+        "1 row failed with a transport error or a broken answer; run the same command again to ask it again, or "
         "calibrant doctor to examine the server." in result.stderr
     )
 

@@ -79,6 +79,17 @@ def test_columns_pass_unchanged(write_task: WriteTask, fake: Fake, tmp_path: Pat
     )
 
 
+def test_one_row_is_singular(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """The effort of a file of one row counts one row and one call."""
+    fake(knows)
+    data = tmp_path / "data.csv"
+    data.write_text("input\nmeow\n")
+    result = done(run(write_task(), data, "--out", tmp_path / "out"))
+    assert "1 of 1 rows labelled\n" in result.stdout
+    assert "\n1 call, 0 rows without a call, " in result.stdout
+    assert "; 1 row in " in result.stdout
+
+
 def test_predictions_name_the_rows(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """The predictions beside the labels have the identifiers of the file, as those of labelled rows do."""
     fake(knows)
@@ -240,7 +251,7 @@ def test_texts_that_a_cell_cannot_hold_are_said(
     done(run(write_task(), data, "--out", tmp_path / "out", "--format", "xlsx"))
     sheet = openpyxl.load_workbook(tmp_path / "out" / "labels.xlsx").active
     assert (sheet["B2"].value, len(sheet["B3"].value)) == ("meow\ufffd", 32_767)
-    assert "1 texts are longer than the 32,767 characters" in caplog.text
+    assert "1 text is longer than the 32,767 characters" in caplog.text
 
 
 @pytest.mark.parametrize("cached", [True, False])

@@ -269,7 +269,7 @@ def test_unusable_record_stays_until_its_reset(
     state.update(kind, lambda _: record)
     shared = share(state, MAKERS[kind](), **NEVER)
     shared.record(outcomes(1)[0])
-    with pytest.raises(StateError, match="1 observations could not be saved for now: Expected"):
+    with pytest.raises(StateError, match="1 observation could not be saved for now: Expected"):
         shared.flush()
     assert sorted(shared.order()) == ["a", "b"]
     assert state.read(kind) == record

@@ -158,7 +158,7 @@ def test_waiting_rows_are_bounded(
     cache = open_cache(path, busy_timeout=0.0)
     with locked(path):
         cache.put(*next(iter(rows(1).items())))
-        with pytest.raises(StateError, match="1 predictions could not be saved"):
+        with pytest.raises(StateError, match="1 prediction could not be saved"):
             cache.flush()
         put(cache, rows(30))
         with pytest.raises(StateError, match="30 predictions could not be saved"):

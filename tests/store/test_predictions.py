@@ -162,7 +162,7 @@ def test_non_json_predictions_stop_nothing(
     cache = open_cache(path)
     predictions = rows(2)
     cache.put("strange", Prediction(label="x", text=object()))  # type: ignore[arg-type]
-    with pytest.raises(StateError, match=r"1 predictions could not be saved \(see the warnings"):
+    with pytest.raises(StateError, match=r"1 prediction could not be saved \(see the warnings"):
         fill(cache, predictions)
     assert "A prediction that is no JSON is not saved" in caplog.text
     assert open_cache(path).get_many([*predictions, "strange"]) == predictions
@@ -284,4 +284,4 @@ def test_closing_hides_no_other_error(
     cache.put(*next(iter(rows(1).items())))
     with pytest.raises(KeyError, match="the user's"), cache:
         raise KeyError("the user's")
-    assert "1 predictions could not be saved (no space)" in caplog.text
+    assert "1 prediction could not be saved (no space)" in caplog.text

@@ -19,6 +19,7 @@ from calibrant.assembly._row_checks import GroupChecks, GroupCount, RowChecks
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import write_atomically
 from calibrant.core._labels import label_text, normalise_label
+from calibrant.core._reported import counted
 from calibrant.core._rows import SPLIT_NAMES, Row, encodable_text, read_rows
 from calibrant.core._splits import Shares, split_rule
 from calibrant.core._table_files import ANY_CSV, CsvFormat, csv_spelling
@@ -305,7 +306,7 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
     yield f"prompt = {_toml(prompt_of(draft))}  # calibrant optimize looks for a better one"
     yield 'field = "label"  # where the label stands in the answer: {"label": "..."}'
     yield "labels = ["
-    yield from (f"    {_toml(name)},  # {count:,} rows" for name, count in draft.labels)
+    yield from (f"    {_toml(name)},  # {counted(count, 'row')}" for name, count in draft.labels)
     yield "]"
     yield ""
     yield "[data]"

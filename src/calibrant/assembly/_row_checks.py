@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from calibrant.core._labels import normalise_label
+from calibrant.core._reported import counted
 from calibrant.core._splits import TextGroups, text_hash
 
 _RARE: Final = 5  # labels with fewer rows may be missing in a split
@@ -83,11 +84,8 @@ class RowChecks:
             yield self._without_answer_notice()
         if self.without_text:
             count = self.without_text
-            yield (
-                "1 row has no text: no split has it."
-                if count == 1
-                else (f"{count:,} rows have no text: no split has them.")
-            )
+            it = "it" if count == 1 else "them"
+            yield f"{counted(count, 'row has', 'rows have')} no text: no split has {it}."
         if len(self.labels) > _MANY_LABELS:
             yield f"{len(self.labels):,} labels: is the column an id or free text? Then name another by --label-column."
         single = [name for name, count in self.label_counts() if count == 1]
@@ -121,10 +119,12 @@ class RowChecks:
         if self._repeated:
             yield f"{self._repeated:,} row(s) repeat an earlier text: equal texts stay in one split."
         if self._long:
-            lines = ", ".join(map(str, self._long[:_SHOWN]))
+            texts = counted(len(self._long), "text")
+            lines = "line " if len(self._long) == 1 else "lines "
+            lines += ", ".join(map(str, self._long[:_SHOWN]))
             yield (
-                f"{len(self._long):,} texts of more than {self.longest:,} bytes may be too long for the model, in "
-                f"lines {lines}{_more(len(self._long))}."
+                f"{texts} of more than {self.longest:,} bytes may be too long for the model, in "
+                f"{lines}{_more(len(self._long))}."
             )
 
 
@@ -208,8 +208,7 @@ class GroupChecks:
 def described_group(count: GroupCount) -> str:
     """Return the numbers of near-duplicates and of their groups, with two lines, in words."""
     lines = " and ".join(map(str, count.lines))
-    groups = "1 group" if count.groups == 1 else f"{count.groups:,} groups"
-    return f"{count.rows:,} near-duplicates in {groups}, such as lines {lines}"
+    return f"{count.rows:,} near-duplicates in {counted(count.groups, 'group')}, such as lines {lines}"
 
 
 def _more(count: int) -> str:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks, tie_ranks
+from calibrant.core._reported import counted
 from calibrant.metrics._validation import as_numbers, check_number
 
 Metric = Literal["accuracy", "output", "recall"]
@@ -267,7 +268,7 @@ def _holding_label(
         tests.add(int(position), has_label=has_label)
     if not any(known.values()):
         return tests.size, f"None of {len(known):,} rows has the label."
-    return tests.size, f"{len(known):,} labels show no more."
+    return tests.size, f"{counted(len(known), 'label shows', 'labels show')} no more."
 
 
 def _too_few_for_recall(tests: _RecallTests) -> str:
@@ -278,7 +279,7 @@ def _too_few_for_recall(tests: _RecallTests) -> str:
     wanted = f"A recall of {tests.target:g} with probability {1.0 - tests.delta:g} takes about"
     if fewest >= n:
         return f"{wanted} as many labels as there are rows, {n:,}: label them all, or promise less."
-    return f"{wanted} {ceil(fewest):,} labels, got a budget of {tests.budget:,}: allow more, or promise less."
+    return f"{wanted} {counted(ceil(fewest), 'label')}, got a budget of {tests.budget:,}: allow more, or promise less."
 
 
 def _missing(test: _Test, drawn: IndexArray, pile: _Pile, known: _Labels) -> int:
@@ -288,8 +289,9 @@ def _missing(test: _Test, drawn: IndexArray, pile: _Pile, known: _Labels) -> int
 
 
 def _too_few(request: _Request, fewest: int) -> str:
+    labels = counted(fewest, "label")
     return (
-        f"A promise of {request.target:g} with probability {1.0 - request.delta:g} takes at least {fewest:,} labels, "
+        f"A promise of {request.target:g} with probability {1.0 - request.delta:g} takes at least {labels}, "
         f"all of them right, got a budget of {request.budget:,}: allow more, or promise less."
     )
 

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, Interval, read_only
+from calibrant.core._reported import counted
 from calibrant.metrics._validation import check_confidence_correct, check_number
 
 ThresholdFamily: TypeAlias = Literal["very-high", "moderately-high", "well-spread", "custom"]
@@ -813,7 +814,7 @@ def _repeats(found: CertifiedThreshold) -> str:
     count = found.n_repeats
     if not count:
         return ""
-    rows = "1 near-duplicate of them counts" if count == 1 else f"{count:,} near-duplicates of them count"
+    rows = counted(count, "near-duplicate of them counts", "near-duplicates of them count")
     return f" {rows} for nothing more: one of each group was tested."
 
 

@@ -11,6 +11,7 @@ from calibrant.cli._commands import Compare
 from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._reported import counted
 from calibrant.evaluation._anchors import (
     NOISE,
     STILL,
@@ -88,7 +89,7 @@ def _lines(found: AnchorComparison, model: str) -> Iterator[str]:
     if len(changed) > _SHOWN:
         yield f"  and {len(changed) - _SHOWN:,} more"
     if found.failed:
-        yield f"{found.failed:,} rows failed, and are left out."
+        yield f"{counted(found.failed, 'row failed, and is', 'rows failed, and are')} left out."
     if found.renamed is not None:
         yield f"The provider calls it {found.renamed[1]} now, and called it {found.renamed[0]} in the run."
     if found.has_moved:

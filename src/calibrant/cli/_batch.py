@@ -17,6 +17,7 @@ from calibrant.cli._prompted import asked_task, prompted, source_of, without_hea
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
+from calibrant.core._reported import counted
 from calibrant.core._rows import Columns, DataSource, Example, read_rows, read_texts
 from calibrant.core._task import Split, Task
 from calibrant.evaluation._data import UnlabelledTexts
@@ -149,28 +150,31 @@ def _print_parts(report: BatchReport) -> None:
 
 
 def _print_submission(report: BatchReport) -> None:
-    count = f"{len(report.parts)} batch{'es' if len(report.parts) > 1 else ''}"
-    line = f"already submitted: {report.rows:,} rows in {count}; nothing was done."
+    count = counted(len(report.parts), "batch", "batches")
+    rows = counted(report.rows, "row")
+    line = f"already submitted: {rows} in {count}; nothing was done."
     if report.submitted:
-        line = f"submitted {report.submitted} of {count}, {report.rows:,} rows in all."
+        line = f"submitted {report.submitted} of {count}, {rows} in all."
     sys.stdout.write(f"{line}\nNext: calibrant batch collect {report.path} --wait\n")
 
 
 def print_answers(report: BatchReport) -> None:
     """Print the outcomes of a collected job, its tokens and its file."""
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(report.outcomes.items()))
+    rows = counted(report.rows, "row")
     sys.stdout.write(
-        f"{report.rows:,} rows: {counts}. {report.prompt_tokens:,} tokens in, {report.completion_tokens:,} out, at "
+        f"{rows}: {counts}. {report.prompt_tokens:,} tokens in, {report.completion_tokens:,} out, at "
         "the provider's batch price.\n"
         f"File: {report.predictions}\n"
     )
     left_out = {
-        "were no JSON": report.broken,
+        "{} no JSON": report.broken,
         "named no row of their batch": report.unknown,
         "named a row a second time": report.duplicates,
     }
     for reason, count in left_out.items():
         if count:
-            say(f"warning: {count:,} lines of the provider {reason} and were left out.")
+            was = "was" if count == 1 else "were"
+            say(f"warning: {counted(count, 'line')} of the provider {reason.format(was)} and {was} left out.")
     if report.outcomes.get("error"):
         sys.stdout.write(f"Ask again about the rows with errors: calibrant batch retry {report.path}\n")

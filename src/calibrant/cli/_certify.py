@@ -18,6 +18,7 @@ from calibrant.calibration._estimates import Estimate, PileEstimate
 from calibrant.cli._commands import Certify, EstimateOptions, PromiseOptions, ReviewOptions
 from calibrant.cli._tables import aligned, print_output, say
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._reported import counted
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._asked import (
     CERTIFICATE,
@@ -143,10 +144,12 @@ def _of_model(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSour
 
 def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str]:
     certificate = found.certificate
-    which = "rows" if options.predicted is None else f"rows labelled {options.predicted}"
+    which = counted(len(found.places), "row")
+    if options.predicted is not None:
+        which += f" labelled {options.predicted}"
     right = found.label if certificate.metric == "recall" else "as predicted"
-    given = f"{len(found.answers):,} labels given, {found.n_right:,} of them {right}"
-    yield f"{found.rows.name}: {len(found.places):,} {which}; {given if found.answers else 'no label given yet'}"
+    given = f"{counted(len(found.answers), 'label')} given, {found.n_right:,} of them {right}"
+    yield f"{found.rows.name}: {which}; {given if found.answers else 'no label given yet'}"
     if certificate.certified:
         yield f"Certified: {found.sentence()}"
     else:
@@ -172,8 +175,8 @@ def estimate(options: EstimateOptions) -> None:
 
 
 def _estimate_lines(found: EstimatedRows, options: EstimateOptions, file: AnswerFile) -> Iterator[str]:
-    given = f"{found.labels_used:,} labels used" if found.labels_used else "no label given yet"
-    yield f"{found.rows.name}: {len(found.rows):,} rows; {given}"
+    given = f"{counted(found.labels_used, 'label')} used" if found.labels_used else "no label given yet"
+    yield f"{found.rows.name}: {counted(len(found.rows), 'row')}; {given}"
     if found.pile is not None:
         yield from _pile_lines(found.pile, len(found.rows))
     if found.difference is not None and found.other is not None:
@@ -224,7 +227,8 @@ def review(options: ReviewOptions) -> None:
 
         def announce(address: str) -> None:
             page = f"{address}/?token={token}"
-            line = f"{found.rows.name}: {len(found.rows):,} rows at {page}; the address opens once. Ctrl-C ends it."
+            rows = counted(len(found.rows), "row")
+            line = f"{found.rows.name}: {rows} at {page}; the address opens once. Ctrl-C ends it."
             print_output({}, [line], as_json=False)
             if options.show and not webbrowser.open(page):
                 say("No browser was found: open that address in one.")
@@ -238,7 +242,7 @@ def _review_lines(found: serving.Review) -> Iterator[str]:
     """Yield the number of answers, the promise, and the commands that take the answers on."""
     from calibrant.serving._review import REVIEWED
 
-    yield f"{found.n_answered:,} rows have an answer in {found.path}."
+    yield f"{counted(found.n_answered, 'row has', 'rows have')} an answer in {found.path}."
     if (promise := found.promise()) is not None:
         yield f"Certified: {promise['sentence']}" if promise["certified"] else promise["sentence"]
         yield f"Why not more: {promise['reason']}"

@@ -23,6 +23,7 @@ from calibrant.clients._endpoint import hidden_in_address, hidden_options, holds
 from calibrant.clients._weights import local_models, name_forms
 from calibrant.core._errors import StateError
 from calibrant.core._prediction import LogprobSpace
+from calibrant.core._reported import counted
 from calibrant.inference._examinations import Examination, FindingVerdict, save_examination
 from calibrant.inference.doctor._examine import examine
 
@@ -89,11 +90,12 @@ def _print(found: Examination, stored: Path | None, options: Mapping[str, Any]) 
     lines = [f"{finding.feature}: {_line(finding.remedy)}" for finding in found.findings if finding.remedy]
     if lines:
         sys.stdout.write("\nWhat to do:\n" + "".join(f"  {line}\n" for line in lines))
+    calls = counted(found.calls, "call")
     if found.answer_form is None and found.scoring not in {"exact", None}:
-        sys.stdout.write(f"\nNo settings to recommend, after {found.calls} calls: no answer could be read.\n")
+        sys.stdout.write(f"\nNo settings to recommend, after {calls}: no answer could be read.\n")
     else:
         settings = settings_toml(found, options)
-        sys.stdout.write(f"\nRecommended settings, after {found.calls} calls:\n\n{settings}")
+        sys.stdout.write(f"\nRecommended settings, after {calls}:\n\n{settings}")
     if stored is not None and found.scoring is not None:
         sys.stdout.write(
             f"\nStored in {stored}: later commands read this and refuse settings that contradict it.\n"

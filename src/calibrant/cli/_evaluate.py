@@ -20,6 +20,7 @@ from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits, Stop
+from calibrant.core._reported import counted
 from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
 from calibrant.evaluation._cache import default_cache
@@ -331,9 +332,11 @@ def exit_as(result: evaluation.EvaluationResult, gates: Mapping[str, float], *, 
     metrics = result.metrics
     again = "run the same command again"
     if not metrics.complete:
-        total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
         kept = metrics.rows if result.kept_rows is None else result.kept_rows
-        say(f"stopped ({metrics.stopped}): {kept:,}{total} rows are saved; {again} to go on.")
+        rows = counted(kept, "row is", "rows are")
+        if metrics.rows_expected is not None:
+            rows = f"{kept:,} of {metrics.rows_expected:,} rows are"
+        say(f"stopped ({metrics.stopped}): {rows} saved; {again} to go on.")
         raise SystemExit(INTERRUPTED if stop.reason == ENDED_BY_SIGNAL else FAILED)
     say_troubles(metrics)
     values = {name: GATES[name](metrics) for name in gates}
@@ -354,18 +357,20 @@ def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
     refused = {kind: count for kind, count in metrics.errors.items() if is_refused(kind)}
     n_refused = sum(refused.values())
     if refused:
+        rows = counted(n_refused, "row")
+        them = "it" if n_refused == 1 else "them"
         say(
-            f"{n_refused:,} rows failed, as the server refused them ({next(iter(refused))}). The same command will be "
+            f"{rows} failed, as the server refused {them} ({next(iter(refused))}). The same command will be "
             "refused again: change what the message names; calibrant doctor examines the server."
         )
     failed = metrics.rows - metrics.answered - n_refused
     if failed:
         found = "a transport error"
-        advice = "run the same command again to ask them again"
+        advice = f"run the same command again to ask {'it' if failed == 1 else 'them'} again"
         if any(kind.startswith("broken response") for kind in metrics.errors):
             found += " or a broken answer"
             advice += ", or calibrant doctor to examine the server"
-        say(f"{failed:,} rows failed with {found}; {advice}.")
+        say(f"{counted(failed, 'row')} failed with {found}; {advice}.")
     if metrics.unreadable:
         say(unreadable_text(metrics.unreadable, metrics.unreadable_answers))
 
@@ -378,8 +383,7 @@ def is_refused(reason: str) -> bool:
 
 def unreadable_text(count: int, examples: Sequence[str]) -> str:
     """Return the lines that say how many answers could not be read, and show some of them."""
-    answers = "answer" if count == 1 else "answers"
-    head = f"{count:,} {answers} could not be read as a label"
+    head = f"{counted(count, 'answer')} could not be read as a label"
     if not examples:
         return f"{head}; predictions.jsonl says why."
     return "\n".join([f"{head}. Instead the model wrote, for example:", *(f"  {one}" for one in examples)])

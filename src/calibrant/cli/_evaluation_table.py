@@ -14,6 +14,7 @@ from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import Recorded, read_run_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Usage
+from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks, dollars
@@ -59,7 +60,8 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
         directory / "metrics.json",
         remedy="delete it and run the same command again, which asks nothing twice",
     )
-    lines = [f"{task.name}: {record['model']}, {metrics.rows:,} rows", *_number_lines(metrics), *baselines]
+    rows = counted(metrics.rows, "row")
+    lines = [f"{task.name}: {record['model']}, {rows}", *_number_lines(metrics), *baselines]
     if metrics.cascade is not None:
         lines += _cascade_lines(metrics.cascade)
     if routing is not None:
@@ -100,11 +102,11 @@ def _composite(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
     found = metrics.composite
     if found is None:
         return
-    about = f"{found.rows:,} answered rows"
+    about = counted(found.rows, "answered row")
     if found.kind == "multi_label":
         yield "Jaccard index", number(found.jaccard), f"mean of {about}"
         yield "F1 of rows", number(found.samples_f1), f"mean of {about}"
-        labels = f"{len(found.parts):,} labels of {about}; 0 is best"
+        labels = f"{counted(len(found.parts), 'label')} of {about}; 0 is best"
         yield "Hamming loss", number(found.hamming_loss), labels
     else:
         for name, part in found.parts.items():
@@ -115,7 +117,7 @@ def _composite(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
 
 
 def _others(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
-    yield "macro F1", number(metrics.macro_f1), f"{metrics.answered:,} answered rows"
+    yield "macro F1", number(metrics.macro_f1), counted(metrics.answered, "answered row")
     labels = metrics.answered_labels
     if labels is not None:
         about = f"{labels.found:,} of the {labels.present:,} that occur in these rows"
@@ -123,7 +125,7 @@ def _others(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
     for one in () if metrics.structure is None else metrics.structure.figures():
         value = number(one.value) if one.interval is None else with_interval(one.interval)
         yield one.name, value, one.about
-    with_confidence = f"{metrics.rows_with_confidence:,} rows with a confidence"
+    with_confidence = counted(metrics.rows_with_confidence, "row with a confidence", "rows with a confidence")
     yield "calibration error (ECE)", number(metrics.ece), with_confidence
     yield "Brier score", number(metrics.brier), with_confidence
     yield "AUROC of the confidence", with_interval(metrics.auroc), f"{with_confidence}; 0.5 is chance"
@@ -145,14 +147,15 @@ def effort_line(result: evaluation.EvaluationResult, *, in_process: bool) -> str
     if in_process:
         cost = ", at no cost"
     elif metrics.unpriced_rows:
-        cost += f", {metrics.unpriced_rows:,} rows without a known price"
+        cost += f", {counted(metrics.unpriced_rows, 'row')} without a known price"
     vectors = metrics.vectors if meter is None else meter.vectors
     cost += "" if vectors == Usage() else f", and {vectors_text(vectors)}"
     speed = "; every row was there already, nothing was asked" if metrics.complete else ""
     if metrics.session_rows:
-        speed = f"; {metrics.session_rows:,} rows in {metrics.seconds:.1f} s ({metrics.rows_per_second:,.1f} rows/s)"
+        rows = counted(metrics.session_rows, "row")
+        speed = f"; {rows} in {metrics.seconds:.1f} s ({metrics.rows_per_second:,.1f} rows/s)"
     return (
-        f"{metrics.calls:,} calls, {metrics.rows_from_cache:,} rows without a call, "
+        f"{counted(metrics.calls, 'call')}, {counted(metrics.rows_from_cache, 'row')} without a call, "
         f"{metrics.prompt_tokens:,} + {metrics.completion_tokens:,} tokens{cost}{speed}"
     )
 
@@ -246,7 +249,7 @@ def routing_stats(task: Task, predictor: BasePredictor) -> RoutingStats | None:
 
 
 def _provider_row(stats: ProviderStats) -> tuple[str, ...]:
-    limited = f" ({stats.rate_limits:,} rate limits)" if stats.rate_limits else ""
+    limited = f" ({counted(stats.rate_limits, 'rate limit')})" if stats.rate_limits else ""
     latency = stats.mean_latency_seconds
     return (
         stats.provider,
@@ -261,7 +264,8 @@ def _provider_row(stats: ProviderStats) -> tuple[str, ...]:
 
 def _helper_line(name: str, stats: HelperStats) -> str:
     return (
-        f"{name}: {stats.calls:,} calls, {stats.failures:,} failed, {stats.unusable:,} replies of no use, "
+        f"{name}: {counted(stats.calls, 'call')}, {stats.failures:,} failed, "
+        f"{counted(stats.unusable, 'reply', 'replies')} of no use, "
         f"{stats.usage.prompt_tokens:,} + {stats.usage.completion_tokens:,} tokens, {dollars(stats.usage.cost)}"
     )
 
@@ -306,7 +310,7 @@ def baseline_lines(
         return [f"No baselines: {error}"]
     if not found.scores:
         return [found.verdict]
-    learned = f"The baselines learned from {found.labelled_rows:,} other labelled rows."
+    learned = f"The baselines learned from {counted(found.labelled_rows, 'other labelled row')}."
     return [*_baseline_table(found, answered=result.metrics.answered), f"{found.verdict} {learned}"]
 
 

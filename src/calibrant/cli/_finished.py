@@ -25,6 +25,7 @@ from calibrant.cli._tables import (
 )
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Usage
+from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
 from calibrant.metrics._gate import PairedGate
@@ -207,10 +208,10 @@ def _student_lines(found: Distilled) -> Iterator[str]:
     rows = [["", "student", "model"], ["says what the model says", with_interval(found.agreement), ""]]
     if found.labelled:
         accuracies = map(with_interval, (found.accuracy, found.model_accuracy))
-        rows.append([f"accuracy, {found.labelled:,} rows with a true label", *accuracies])
+        rows.append([f"accuracy, {counted(found.labelled, 'row')} with a true label", *accuracies])
     yield from aligned(rows)
     if found.labelled < found.held_out:
-        yield f"On {found.held_out - found.labelled:,} rows the model's label stands in for the true one."
+        yield f"On {counted(found.held_out - found.labelled, 'row')} the model's label stands in for the true one."
     certified = found.certified
     if certified.share_small > 0.0:
         yield (
@@ -317,7 +318,7 @@ def _gate_line(found: RunDifference, gate: PairedGate) -> str:
     """Return the decision of a gate, with its evidence."""
     claim = _claim(gate, found.baseline)
     needed = f"; {1.0 / gate.delta:.3g} decides"
-    counts = f"{gate.n:,} rows, {gate.only_a + gate.only_b:,} of which one of the two has right"
+    counts = f"{counted(gate.n, 'row')}, {gate.only_a + gate.only_b:,} of which one of the two has right"
     if gate.decision == "accepted":
         return (
             f"{found.name}: accepted, shown to be {claim} (evidence {gate.evidence:.3g}{needed}; {counts})."
@@ -339,7 +340,7 @@ def _loss_line(found: RunDifference, gate: PairedGate) -> str:
     """Return the decision of a gate against worse runs, with its evidence: its a is the run, its b the first one."""
     needed = f"{1.0 / gate.delta:.3g} decides"
     counts = (
-        f"{gate.n:,} rows, {gate.only_a + gate.only_b:,} of which one of the two has right: {found.baseline} "
+        f"{counted(gate.n, 'row')}, {gate.only_a + gate.only_b:,} of which one of the two has right: {found.baseline} "
         f"{gate.only_b:,}, {found.name} {gate.only_a:,}"
     )
     if gate.decision == "accepted":
@@ -353,7 +354,7 @@ def _loss_line(found: RunDifference, gate: PairedGate) -> str:
             f"(evidence {gate.evidence_against:.3g}; {needed}; {counts})."
         )
     further = gate.rows_to_decision
-    rows = "more rows" if further is None else f"about {further:,} more rows"
+    rows = "more rows" if further is None else f"about {counted(further, 'more row')}"
     return (
         f"{found.name}: undecided, which passes: neither shown to be worse than {found.baseline} nor to lose less than "
         f"{gate.margin:g} (evidence {gate.evidence:.3g} and {gate.evidence_against:.3g}; {needed}; {counts}). If those "
@@ -459,8 +460,8 @@ def _contents(tuned: Tuned, out: Path) -> Iterator[str]:
     first = tuned.tasks[0].task
     if first.demonstrations is not None:
         yield (
-            f"It holds {len(first.train):,} training texts with their labels: whoever has the folder can read them "
-            "(--no-texts leaves them out)."
+            f"It holds {counted(len(first.train), 'training text')} with their labels: whoever has the folder can read "
+            "them (--no-texts leaves them out)."
         )
     if tuned.head is not None and tuned.head.embedding is not None:
         yield _cost_of_vectors(tuned.head.embedding)

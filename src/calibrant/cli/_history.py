@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from calibrant.cli._app import ListScopes, Record, ScoreInterval
 from calibrant.cli._tables import print_output, say
+from calibrant.core._reported import counted
 from calibrant.evaluation._history import EvaluationHistory, HistoryEntry, HistoryInterval
 
 
@@ -61,14 +62,14 @@ def list_scopes(options: ListScopes) -> None:
         latest = datetime.fromtimestamp(summary.latest_seconds, tz=UTC).isoformat(timespec="seconds")
         records.append({**names, "scores": scores, "mean": mean, "latest": latest})
         lines.append("  ".join(names[name] for name in ("account_id", "evaluator_id", "profile_name")))
-        lines.append(f"    {scores:,} scores, mean {mean:.4f}, {latest}")
+        lines.append(f"    {counted(scores, 'score')}, mean {mean:.4f}, {latest}")
     print_output(records, lines or ["nothing is recorded."], as_json=options.as_json)
 
 
 def history_lines(entry: HistoryEntry) -> list[str]:
     """Return the history's summary of a run, in plain lines."""
     drift = entry.drift
-    line = f"confidence, {drift.values:,} rows against {drift.history:,} earlier: "
+    line = f"confidence, {counted(drift.values, 'row')} against {drift.history:,} earlier: "
     if drift.statistic is None:
         line += "too few to compare"
     else:

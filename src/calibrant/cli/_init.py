@@ -18,6 +18,7 @@ from calibrant.cli._tables import aligned, print_output, say
 from calibrant.clients._weights import UsableModel, local_models, usable_models
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import as_record
+from calibrant.core._reported import counted
 from calibrant.core._table_files import SEPARATORS
 
 _SHOWN_LABELS: Final = 20
@@ -117,7 +118,8 @@ def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands
     columns = draft.columns
     total = sum(count for _, count in draft.labels)
     separator = f", {SEPARATORS[draft.separator]} between columns" if draft.separator else ""
-    lines = [f"{draft.data}: {draft.rows:,} rows{separator}{'' if draft.csv.header else ', no header'}"]
+    rows = counted(draft.rows, "row")
+    lines = [f"{draft.data}: {rows}{separator}{'' if draft.csv.header else ', no header'}"]
     found = [
         ("  text", repr(columns.text), columns.text_reason),
         ("  label", repr(columns.label), columns.label_reason),
@@ -125,7 +127,7 @@ def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands
     if columns.row_id is not None:
         found.append(("  id", repr(columns.row_id), "reports name it"))
     lines += aligned(found)
-    lines += ["", f"{len(draft.labels)} labels"]
+    lines += ["", counted(len(draft.labels), "label")]
     lines += aligned(
         (f"  {name}", f"{count:,}", f"{count / total:.0%}") for name, count in draft.labels[:_SHOWN_LABELS]
     )
@@ -159,7 +161,7 @@ def _outlook_lines(draft: TaskDraft) -> list[str]:
     ]
     if any(one.kept < _HALF for one in outlook):
         table.append(["  labelled rows to accept half", *map(_needed, outlook)])
-    rows = f"{draft.test_rows:,} test {'row' if draft.test_rows == 1 else 'rows'}"
+    rows = counted(draft.test_rows, "test row")
     return [f"A promise of {TARGET:.2f} from {rows} that differ:", *aligned(table)]
 
 

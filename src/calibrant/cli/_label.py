@@ -16,6 +16,7 @@ from calibrant.cli._prompted import Source, source_of
 from calibrant.cli._tables import aligned, number, print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome
+from calibrant.core._reported import counted
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._data import UnlabelledTexts, inspect
 from calibrant.evaluation._label import unlabelled
@@ -91,7 +92,8 @@ def _label_by_batch(source: Source, options: Label, rows: UnlabelledTexts, label
         submitted = evaluation.submit_batch(single, rows, out=options.out)
         write_down(source, options.out, classifier)
     labels.job.save(options.out)
-    say(f"{submitted.rows:,} rows are submitted; if this ends: calibrant batch collect {options.out} --wait")
+    sent = counted(submitted.rows, "row is", "rows are")
+    say(f"{sent} submitted; if this ends: calibrant batch collect {options.out} --wait")
     key = single.options.get("api_key")
     report = evaluation.collect_batch(options.out, wait=evaluation.Polling(), api_key=key)
     labels.file.write()
@@ -123,11 +125,13 @@ def _print_result(
 
 
 def _headline(metrics: EvaluationMetrics, rows: int) -> str:
-    total = "" if metrics.rows_expected is None else f" of {metrics.rows_expected:,}"
+    done = counted(rows, "row")
+    if metrics.rows_expected is not None:
+        done = f"{rows:,} of {metrics.rows_expected:,} rows"
     with_label = metrics.outcomes[Outcome.OK.value]
     if with_label == metrics.rows:
-        return f"{rows:,}{total} rows labelled"
-    return f"{rows:,}{total} rows done, {with_label:,} of them with a label"
+        return f"{done} labelled"
+    return f"{done} done, {with_label:,} of them with a label"
 
 
 def _figures(metrics: EvaluationMetrics, *, origin: str) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,7 @@ from calibrant.cli._tables import (
 from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import Limits
+from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.evaluation._looks import CertificateRequest
 from calibrant.metrics._remarks import confidence_remarks, dollars, search_verdict
@@ -166,7 +167,7 @@ def _table(result: optimization.OptimizationResult) -> list[str]:
     for one in () if final is None else final.baselines:
         labels = str(one.answered_labels)
         rows.append((one.name, with_interval(one.accuracy), number(one.macro_f1), labels, ""))
-    return [f"{result.task}: {result.seed_prompt.rows:,} test rows, {result.model}", *aligned(rows)]
+    return [f"{result.task}: {counted(result.seed_prompt.rows, 'test row')}, {result.model}", *aligned(rows)]
 
 
 def _cells(score: PromptScore, *, has_credit: bool) -> tuple[str, ...]:
@@ -209,7 +210,8 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
 
         refused = next(filter(is_refused, failures), None)
         why = "with a transport error" if refused is None else f"as the server refused them ({refused})"
-        yield f"{errors} test answers failed {why} and count neither way."
+        count = "counts" if errors == 1 else "count"
+        yield f"{counted(errors, 'test answer')} failed {why} and {count} neither way."
     unreadable = sum(score.outcomes.get("unparsed", 0) for score in scores)
     if unreadable:
         from calibrant.cli._evaluate import unreadable_text
@@ -223,11 +225,10 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
         )
     if result.ended:
         yield result.ended
-    many = "" if result.proposals == 1 else "s"
     vectors = "" if result.vectors == Usage() else f", and {vectors_text(result.vectors)}"
     yield (
-        f"{result.metric_calls:,} rows asked in the search, {result.proposals} prompt{many} proposed and "
-        f"{result.accepted} of them promising, {result.seconds:.0f} s; cost: {_cost(result)}{vectors}."
+        f"{counted(result.metric_calls, 'row')} asked in the search, {counted(result.proposals, 'prompt')} proposed "
+        f"and {result.accepted} of them promising, {result.seconds:.0f} s; cost: {_cost(result)}{vectors}."
     )
     if result.directory is not None and result.tuned is not None:
         yield from _acceptance(result.tuned, result.directory)
@@ -242,7 +243,7 @@ def _cost(result: optimization.OptimizationResult) -> str:
         return "no price is known"
     if not result.unpriced_calls:
         return dollars(result.cost)
-    return f"{dollars(result.cost)}, and {result.unpriced_calls:,} calls without a known price"
+    return f"{dollars(result.cost)}, and {counted(result.unpriced_calls, 'call')} without a known price"
 
 
 def _acceptance(tuned: Tuned, out: Path) -> Iterator[str]:

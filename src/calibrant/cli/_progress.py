@@ -20,6 +20,7 @@ from rich.text import Text
 
 from calibrant.cli._tables import say, with_interval
 from calibrant.core._predictor import Stop
+from calibrant.core._reported import counted
 from calibrant.metrics._remarks import dollars, duration
 
 if TYPE_CHECKING:
@@ -127,8 +128,8 @@ class ProgressDisplay(_Display):
             return
         parts = []
         if progress.phase == "search" and progress.proposals:
-            many = "" if progress.proposals == 1 else "s"
-            parts.append(f"{progress.proposals:,} prompt{many} proposed, {progress.accepted:,} promising")
+            proposed = counted(progress.proposals, "prompt")
+            parts.append(f"{proposed} proposed, {progress.accepted:,} promising")
         if progress.cost is not None:
             parts.append(dollars(progress.cost))
         left = progress.eta_seconds
@@ -149,7 +150,7 @@ def _announcements(progress: Progress) -> dict[str, str]:
     found = {}
     if progress.search_rows:
         found["rows"] = (
-            f"At most {progress.search_rows:,} rows to search and {progress.test_rows:,} to test"
+            f"At most {counted(progress.search_rows, 'row')} to search and {progress.test_rows:,} to test"
             f"{_expected(progress)}."
         )
     if progress.directory is not None:

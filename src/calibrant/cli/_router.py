@@ -12,6 +12,7 @@ from calibrant import assembly, routing
 from calibrant.assembly._routing import default_router_state
 from calibrant.cli._tables import aligned, print_output
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
+from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.routing._settings import STRATEGIES
 
@@ -192,7 +193,7 @@ def _stored_providers(stored: Mapping[str, Any]) -> list[str]:
 def _lines(record: Mapping[str, Any]) -> list[str]:
     providers = record["providers"]
     calls = sum(one["observations"] for one in providers)
-    title = f"{record['strategy']}, scope {record['scope']}: {calls:,} observations"
+    title = f"{record['strategy']}, scope {record['scope']}: {counted(calls, 'observation')}"
     for name, value in record.get("parameters", {}).items():
         title += f", {name} {'not known' if value is None else format(value, 'g')}"
     if not providers:

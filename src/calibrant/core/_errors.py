@@ -137,7 +137,7 @@ class LimitReachedError(CalibrantError):
     ...     classifier.classify_many(["lunch", "May"])
     ... except LimitReachedError as error:
     ...     print(error)
-    The budget max_requests of 1 calls is used up (1 rows are answered).
+    The budget max_requests of 1 call is used up (1 row is answered).
     """
 
 

@@ -1,4 +1,4 @@
-"""Functions that sanitise server output: printable text and bounded counts."""
+"""Functions for text that people read: server output made printable and bounded, counts with their nouns."""
 
 from __future__ import annotations
 
@@ -47,6 +47,26 @@ def reported_mapping(value: object) -> Mapping[str, Any]:
     if isinstance(value, dict):  # as nearly all are; the next look takes ten times as long
         return value
     return value if isinstance(value, Mapping) else {}
+
+
+def counted(count: float, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: ``1 row``, ``1,024 rows``.
+
+    Parameters
+    ----------
+    count : int or float
+        Number of things.
+    noun : str
+        Name of one thing, with its verb where that changes, too.
+    plural : str, default ""
+        Name of several, if it is not `noun` with an s.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(1024, "row"), counted(0, "row is", "rows are")
+    ('1 row', '1,024 rows', '0 rows are')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def clean_line(text: str, *, limit: int) -> str:

@@ -15,6 +15,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import json_text
 from calibrant.core._labels import Aspect, LabelSet, normalise_label
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, LabelDistribution, Part, Prediction
+from calibrant.core._reported import counted
 from calibrant.core._schema import (
     array_path,
     enum_node,
@@ -760,7 +761,7 @@ def unknown_answer(answer: str, labels: LabelSet) -> str:
 
 
 def _label_list(labels: LabelSet) -> str:
-    return f"{len(labels)} labels ({_names(labels)})"
+    return f"{counted(len(labels), 'label')} ({_names(labels)})"
 
 
 def _names(labels: LabelSet) -> str:

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Final
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import decoding_problem, without_doubles
+from calibrant.core._reported import counted
 
 SEPARATORS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _NONE: Final = "\ud800"  # cuts nothing, as no decoded text holds it
@@ -231,7 +232,8 @@ def read_csv(
             first = "the header" if form.header else "the first row"
             quoted = SEPARATORS.get(separator, repr(separator))
             raise DataError(
-                f"expected {len(names)} columns as in {first}, got {len(record)}: quote texts with {quoted}.",
+                f"expected {counted(len(names), 'column')} as in {first}, got {len(record)}: quote texts "
+                f"with {quoted}.",
                 path=path,
                 line=line,
             )

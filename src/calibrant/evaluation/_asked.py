@@ -18,7 +18,7 @@ from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, write_atomically
 from calibrant.core._prediction import FloatArray, IndexArray, JsonObject
-from calibrant.core._reported import writable
+from calibrant.core._reported import counted, writable
 from calibrant.core._rows import read_rows
 from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
 from calibrant.evaluation._looks import counted_promise
@@ -159,7 +159,8 @@ class AnswerFile:
                 f"import it into a Label Studio project with the labelling config {self.config}, save its export "
                 "(JSON) under the same name"
             )
-        return f"{n:,} rows wait in {self.path}: {what}, and run the same command again."
+        rows = counted(n, "row waits", "rows wait")
+        return f"{rows} in {self.path}: {what}, and run the same command again."
 
     def texts_of(self, places: list[int], rows: SavedRows) -> dict[int, str]:
         """Return the texts of the rows at `places`; those not known yet are read from the rows' file."""
@@ -264,7 +265,8 @@ class AskedRows:
             about += " With that probability all promises asked of these rows hold."
         threshold = f"{found.threshold:.6g}"
         promise = f"with probability {1 - found.delta:g}, at least {found.target:.1%}"
-        rows = f"{self.n_accepted:,} rows ({found.kept:.1%}) are"
+        are = "is" if self.n_accepted == 1 else "are"
+        rows = f"{counted(self.n_accepted, 'row')} ({found.kept:.1%}) {are}"
         if found.metric == "recall":
             return (
                 f"{rows} flagged, from a probability of {self.label} of {threshold} on; {promise} of all rows whose "

@@ -32,7 +32,7 @@ from calibrant.core._frames import (
     with_answers,
 )
 from calibrant.core._prediction import Outcome, Prediction, Record
-from calibrant.core._reported import writable
+from calibrant.core._reported import counted, writable
 from calibrant.core._rows import MAX_ROW_BYTES, Columns, Example, TextWithContext
 from calibrant.core._splits import RepeatedTexts
 from calibrant.core._table_files import (
@@ -629,10 +629,11 @@ def excel_writer(path: Path, columns: Sequence[str], names: Sequence[str]) -> It
         book.save(file)
     if sheet.cut:
         _LOG.warning(
-            "%s: %d texts are longer than the %s characters that an Excel cell holds: they are cut there.",
+            "%s: %s longer than the %s characters that an Excel cell holds: %s cut there.",
             path,
-            sheet.cut,
+            counted(sheet.cut, "text is", "texts are"),
             f"{_MAX_TEXT:,}",
+            "it is" if sheet.cut == 1 else "they are",
         )
 
 

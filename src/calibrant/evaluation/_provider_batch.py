@@ -26,6 +26,7 @@ from calibrant.core._files import SCHEMA_VERSION, atomic_writer, is_in_place, re
 from calibrant.core._fingerprint import Fingerprint, asked_text, sha256_of
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import BoolArray, LogprobSpace, Outcome, Prediction, Record, Usage
+from calibrant.core._reported import counted
 from calibrant.core._rows import Example
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.evaluation._data import NO_TEXT
@@ -366,7 +367,7 @@ class BatchJob:
                     row_id=record.get("id"),
                 )
         if number != self.rows:
-            raise StateError(f"{path}: expected {self.rows} rows, got {number}: restore the file.")
+            raise StateError(f"{path}: expected {counted(self.rows, 'row')}, got {number}: restore the file.")
 
     def add_requests(self, lines: Iterable[str], limits: BatchLimits) -> None:
         """Write further request files within the size limits, and save the job.

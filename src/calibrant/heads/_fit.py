@@ -14,6 +14,7 @@ from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
+from calibrant.core._reported import counted
 from calibrant.heads._head import AS_SCORED, FITTED, TEMPERATURE, Head, HeadFigures, check_rows
 from calibrant.heads._linear import (
     Block,
@@ -32,6 +33,7 @@ from calibrant.metrics._validation import as_numbers, check_answers
 
 _FOLDS: Final = 5
 _FEWEST: Final = 10  # labelled rows that can tell one model from another
+_TOO_FEW: Final = f"too few to learn from; at least {_FEWEST} are needed."
 _MOST_TEMPERATURE: Final = 20.0
 _MOST_TEMPERATURE_OF_PROMPTS: Final = 5.0
 # Strengths that are tried: the weight of a block's scores alone, then a variance of its coefficients.
@@ -159,7 +161,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     shift = None if label_mix is None else _shift(label_mix, truth, found)
     as_scored = LinearModel.as_scored(len(found))
     if len(rows) < _FEWEST:
-        reason = f"{len(rows)} labelled rows are too few to learn from; at least {_FEWEST} are needed."
+        reason = f"{counted(len(rows), 'labelled row is', 'labelled rows are')} {_TOO_FEW}"
         return Head(labels=found.labels, kind=AS_SCORED, model=as_scored, n_rows=len(rows), reason=reason)
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 

@@ -15,6 +15,7 @@ from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._prediction import Prediction
 from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
+from calibrant.core._reported import counted
 from calibrant.core._rows import TextWithContext
 from calibrant.inference._feed import Feed, RowModel, Runner
 from calibrant.inference._limits import Gate
@@ -252,7 +253,7 @@ async def ask_async(
     feed = predictor.feed(queries, lambda _, row: found.append(row), on_prediction=on_prediction, stop=stop)
     reason = await feed
     if reason:
-        raise LimitReachedError(f"{reason} ({len(found):,} rows are answered).")
+        raise LimitReachedError(f"{reason} ({counted(len(found), 'row is', 'rows are')} answered).")
     return found
 
 

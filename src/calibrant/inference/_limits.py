@@ -14,6 +14,7 @@ from calibrant.core._completion import Client, ClientTraits
 from calibrant.core._errors import ProviderError
 from calibrant.core._prediction import Usage
 from calibrant.core._predictor import CallMeter, Limits, Pace, interruptible_sleep
+from calibrant.core._reported import counted
 
 DEFAULT_CONCURRENCY: Final = 10
 # Rows of an engine in this process share its cores: more of them only finish later, each with a prompt of
@@ -319,12 +320,12 @@ class Gate:
                 "output_cost_per_token among the model's options, or leave max_cost out"
             )
         for name, budget, used, unit in (
-            ("max_requests", limits.max_requests, float(self.requests), "calls"),
-            ("max_tokens", limits.max_tokens, self.tokens * share, "tokens"),
-            ("max_cost", limits.max_cost, self.cost * share, "US dollars"),
+            ("max_requests", limits.max_requests, float(self.requests), "call"),
+            ("max_tokens", limits.max_tokens, self.tokens * share, "token"),
+            ("max_cost", limits.max_cost, self.cost * share, "US dollar"),
         ):
             if budget is not None and used >= budget and (calls or name != "max_requests"):
-                return f"The budget {name} of {budget:,} {unit} is used up"
+                return f"The budget {name} of {counted(budget, unit)} is used up"
         return ""
 
 

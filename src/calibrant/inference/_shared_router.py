@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._reported import counted
 from calibrant.routing._protocol import Observation, ProviderStanding, Router, RouterTraits, RoutingRequest
 from calibrant.store._database import WriteBehind
 
@@ -172,7 +173,7 @@ class SharedRouter(WriteBehind):
                 self._save()
         except Exception as error:
             raise StateError(
-                f"{len(self._notes)} observations could not be saved for now: {error}"
+                f"{counted(len(self._notes), 'observation')} could not be saved for now: {error}"
             ) from error
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import Recorded
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import IntegerArray, read_only
+from calibrant.core._reported import counted
 
 _COLLAPSED: Final = 0.5  # share of the occurring labels that a classifier must answer
 
@@ -114,7 +115,8 @@ class AnsweredLabels(Recorded):
         """Warning for the user if the classifier has collapsed, else an empty text."""
         if not self.collapsed:
             return ""
-        where = f"of the {self.present:,} labels that occur in these rows only {self.found:,} were"
+        labels = counted(self.present, "label that occurs", "labels that occur")
+        where = f"of the {labels} in these rows only {self.found:,} were"
         # One field has collapsed, but the labels of the others hide it in the total.
         if self.found >= _COLLAPSED * self.present:
             where = f"in one of the fields only {self.share:.0%} of the labels that occur in these rows were"

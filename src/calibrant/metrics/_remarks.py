@@ -5,6 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from calibrant.core._prediction import LOW_LABEL_MASS, Interval, Record
+from calibrant.core._reported import counted
 
 
 def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label_mass: int) -> list[str]:
@@ -108,7 +109,7 @@ def _difference(found: Record) -> str:
     """Return the end of a sentence: a difference in accuracy with its interval."""
     ends = found["interval"]
     interval = f"{ends['lower']:+.3f} to {ends['upper']:+.3f}"
-    return f": {found['difference']:+.3f} accuracy ({interval}, 95 %), {found['n']:,} rows"
+    return f": {found['difference']:+.3f} accuracy ({interval}, 95 %), {counted(found['n'], 'row')}"
 
 
 def _lower(name: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import IntegerArray, Interval, Part, Prediction
+from calibrant.core._reported import counted
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 from calibrant.metrics._classification import (
     AnsweredLabels,
@@ -90,8 +91,8 @@ class OrdinalMetrics:
 
     def figures(self) -> Iterator[StructureFigure]:
         """Yield the metrics in the order of a table."""
-        answered = f"{self.rows:,} answered rows"
-        labelled = f"{self.labelled:,} rows with a label"
+        answered = counted(self.rows, "answered row")
+        labelled = counted(self.labelled, "row with a label", "rows with a label")
         yield _figure("credit", self.credit, f"{answered}; 1 - steps / possible steps", self.rows)
         yield _figure("within one step", self.within_one, answered, self.rows)
         about = f"{labelled}, in steps; 0 is best"
@@ -139,7 +140,7 @@ class HierarchicalMetrics:
 
     def figures(self) -> Iterator[StructureFigure]:
         """Yield the metrics in the order of a table."""
-        answered = f"{self.rows:,} answered rows"
+        answered = counted(self.rows, "answered row")
         yield _figure("credit", self.credit, f"{answered}; share of levels", self.rows)
         for number, level in enumerate(self.levels, 1):
             yield _figure(f"right down to level {number}", level, answered, self.rows)
@@ -173,7 +174,7 @@ class CreditMetrics:
 
     def figures(self) -> Iterator[StructureFigure]:
         """Yield the only metric."""
-        yield _figure("credit", self.credit, f"{self.rows:,} answered rows", self.rows)
+        yield _figure("credit", self.credit, counted(self.rows, "answered row"), self.rows)
 
 
 StructureMetrics = OrdinalMetrics | HierarchicalMetrics | CreditMetrics

@@ -18,6 +18,7 @@ from calibrant.core._errors import ConfigurationError, LimitReachedError
 from calibrant.core._labels import LabelSet, split_label_list, takes_descriptions
 from calibrant.core._prediction import JsonObject, Usage
 from calibrant.core._predictor import Limits, Predictor, Stop
+from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.evaluation._data import find_abilities
 from calibrant.evaluation._looks import CertificateRequest
@@ -362,10 +363,10 @@ def _within(limits: Limits, stop: Stop, *, journal: JsonlStore, directory: Path 
     try:
         yield
     except LimitReachedError as error:
-        answers = f"{len(journal):,} answers"
-        kept = f"{answers} are lost, as there is no run directory (out)"
+        answers = counted(len(journal), "answer is", "answers are")
+        kept = f"{answers} lost, as there is no run directory (out)"
         if directory is not None:
-            kept = f"{answers} are kept in {directory}: run the same command again to go on"
+            kept = f"{answers} kept in {directory}: run the same command again to go on"
         raise LimitReachedError(f"{stop.reason or error}; {kept}.") from None
     finally:
         if timer is not None:

@@ -24,6 +24,7 @@ from calibrant.core._prediction import (
     Outcome,
     Part,
 )
+from calibrant.core._reported import counted
 from calibrant.core._structures import part_of
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._confidence import (
@@ -160,7 +161,7 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Stru
         found = structure_metrics(rows.structure, table.confusion, table.other)
         figures += [] if found is None else found.figures()
     confidence, correct = rows.scored_pairs
-    about = f"{len(correct):,} rows with a confidence; 0 is best"
+    about = f"{counted(len(correct), 'row')} with a confidence; 0 is best"
     ece, brier, area = (
         measure(confidence, correct) if len(correct) else None
         for measure in (expected_calibration_error, brier_score, aurc)
@@ -199,8 +200,8 @@ def _labels_answered(rows: PromptRows, table: ClassificationSummary | None) -> l
 
 def _of_parts(found: CompositeMetrics) -> list[StructureFigure]:
     """Return the headline figures of answers with several labels, over all their parts."""
-    about = f"{found.rows:,} answered rows"
-    size = f"{len(found.per_label):,} labels, {about}"
+    about = counted(found.rows, "answered row")
+    size = f"{counted(len(found.per_label), 'label')}, {about}"
     f1 = [
         StructureFigure("micro F1", size, found.micro_f1),
         StructureFigure("macro F1", size, found.macro_f1),
@@ -241,7 +242,7 @@ def _macro_f1(table: ClassificationSummary | None) -> StructureFigure:
     f1 = (2 * hits / np.maximum(truth + given, 1)).mean(axis=1)
     lower, upper = np.quantile(f1, [0.025, 0.975])
     interval = Interval(lower=float(lower), upper=float(upper), level=0.95, estimate=table.macro_f1)
-    about = f"{size:,} labels, {table.n:,} answered rows"
+    about = f"{counted(size, 'label')}, {counted(table.n, 'answered row')}"
     return StructureFigure("macro F1", about, table.macro_f1, interval)
 
 

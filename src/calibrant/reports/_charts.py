@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from markupsafe import Markup
 from pydantic import Field
 
+from calibrant.core._reported import counted
 from calibrant.reports._analysis import Bar, Bin, RiskCoverage
 
 WIDTH: Final = 460
@@ -192,7 +193,7 @@ def reliability_chart(identity: str, bins: Sequence[Bin]) -> Markup:
         high = frame.y(accuracy.upper)
         frame.line((x, low, x, high), "whisker")
         about = (
-            f"{found.rows:,} rows, confidence {found.confidence:.3f}, accuracy {accuracy.estimate:.3f} "
+            f"{counted(found.rows, 'row')}, confidence {found.confidence:.3f}, accuracy {accuracy.estimate:.3f} "
             f"({accuracy.lower:.3f} to {accuracy.upper:.3f})"
         )
         radius = 3.0 + 5.0 * math.sqrt(found.rows / most)
@@ -308,6 +309,6 @@ def latency_chart(identity: str, bars: Sequence[Bar]) -> Markup:
     )
     for bar in bars:
         if bar.right:
-            about = f"{bar.right:,} rows, {seconds(bar.lower)} to {seconds(bar.upper)}"
+            about = f"{counted(bar.right, 'row')}, {seconds(bar.lower)} to {seconds(bar.upper)}"
             frame.bar(bar.lower, bar.upper, bar.right, "right", about)
     return frame.drawn()

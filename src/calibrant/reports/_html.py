@@ -19,7 +19,7 @@ from markupsafe import Markup
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import write_atomically
 from calibrant.core._prediction import Interval
-from calibrant.core._reported import writable
+from calibrant.core._reported import counted, writable
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._intervals import holm
 from calibrant.reports import _analysis as analysis
@@ -231,7 +231,7 @@ def _effort(run: Run) -> list[tuple[str, str]]:
     prices = rows.cost[~np.isnan(rows.cost)]
     total = float(prices.sum())
     n = len(prices)
-    priced = f"${total:.4f}, ${1000 * total / max(n, 1):.4f} for 1,000 rows; {n:,} rows with a price"
+    priced = f"${total:.4f}, ${1000 * total / max(n, 1):.4f} for 1,000 rows; {counted(n, 'row')} with a price"
     unpriced = "none: the model runs here" if _is_embedded(metrics.get("model")) else "no price is known"
     parts.append(("cost of these rows", priced if n else unpriced))
     if isinstance(metrics.get("cost"), int | float):
@@ -240,7 +240,7 @@ def _effort(run: Run) -> list[tuple[str, str]]:
     if len(seconds):
         quantiles = np.quantile(seconds, [0.5, 0.9, 0.99]).tolist()
         median, late, last = map(charts.seconds, quantiles)
-        spread = f"median {median}, 90 % within {late}, 99 % within {last}; {len(seconds):,} rows"
+        spread = f"median {median}, 90 % within {late}, 99 % within {last}; {counted(len(seconds), 'row')}"
         parts.append(("latency", spread))
     for key in ("calls", "rows_from_cache", "prompt_tokens", "completion_tokens"):
         if isinstance(metrics.get(key), int):

@@ -14,6 +14,7 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_json_object, read_run_record
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Interval, Record
+from calibrant.core._reported import counted
 from calibrant.core._structures import labels_from_record
 from calibrant.metrics._remarks import changed_prompt, search_verdict
 from calibrant.reports._analysis import PromptRows
@@ -232,8 +233,9 @@ def _baselines(path: Path, record: Record) -> Baselines | None:
 
 
 def _baselines_of_evaluation(found: Record) -> Baselines:
+    rows = counted(found["rows"], "answered row")
     return Baselines(
-        about=f"{found['rows']:,} answered rows; baselines learned from {found['labelled_rows']:,} labelled rows",
+        about=f"{rows}; baselines learned from {counted(found['labelled_rows'], 'labelled row')}",
         scores=_named_scores(found["scores"]),
         verdict=str(found["verdict"]),
     )
@@ -247,7 +249,7 @@ def _baselines_of_search(final: Record) -> Baselines:
     name = "best prompt with its head" if asks else "head on the text alone"
     scores = [_score(name, score)] if known else []
     return Baselines(
-        about=f"{answered:,} answered test rows",
+        about=counted(answered, "answered test row"),
         scores=scores + _named_scores(final["baselines"]),
         verdict=str(final["verdict"]),
     )
@@ -272,7 +274,7 @@ def _certified(path: Path) -> tuple[CertifiedPoint | None, str]:
     found = record.get("certified")
     rows = record.get("rows")
     source = record.get("source")
-    about = f"{rows:,} rows of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
+    about = f"{counted(rows, 'row')} of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
     if found is None:
         return None, about
     try:

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._prediction import Outcome, Prediction, prediction_from_record, prediction_to_record
+from calibrant.core._reported import counted
 from calibrant.store._database import Database, Location, WriteBehind
 
 _LOG = logging.getLogger("calibrant")
@@ -301,8 +302,9 @@ class PredictionCache(WriteBehind):
     def _unsaved(self, error: Exception | None) -> str:
         count = len(self._pending) + self._dropped
         reason = "see the warnings logged before" if error is None else self._place.reason(error)
+        they = "it" if count == 1 else "they"
         return (
-            f"{self.location}: {count} predictions could not be saved ({reason}): they will be asked "
+            f"{self.location}: {counted(count, 'prediction')} could not be saved ({reason}): {they} will be asked "
             "again. Make room, or end what locks the database, and run again."
         )
 

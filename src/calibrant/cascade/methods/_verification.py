@@ -16,7 +16,7 @@ from calibrant.core._errors import ConfigurationError, ContextLengthError, DataE
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import JsonObject, LogprobSpace, Outcome, Prediction, Record, Usage
 from calibrant.core._predictor import Limits, Query
-from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._reported import bounded_count, counted, reported_mapping
 from calibrant.inference import RetryPolicy
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
@@ -327,7 +327,7 @@ class Verifier:
         remarks = []
         failures = [error for error in answers.failures if not isinstance(error, ContextLengthError)]
         if failures:
-            remarks.append(f"{len(failures)} samples failed, the first: {failures[0]}")
+            remarks.append(f"{counted(len(failures), 'sample')} failed, the first: {failures[0]}")
         if unreadable:
             first = answers.given[samples.index(_UNREADABLE)]
             shown = first.reason or repr(first.text[:80])

@@ -33,6 +33,7 @@ from calibrant.core._prediction import (
     Prediction,
     Token,
 )
+from calibrant.core._reported import counted
 from calibrant.inference._abilities import AnswerForm, is_begun_json, readable, shaped
 from calibrant.inference._base import run_sync
 from calibrant.inference._examinations import (
@@ -296,7 +297,7 @@ def _token_difference(ours: _LabelTokens, theirs: _LabelTokens, completion: Comp
             "an empty value has no tokens, which it takes for certainty; calibrant takes the closing quote."
         )
     if before != 0:
-        where = f"{before} bytes before the answer" if before > 0 else "otherwise than the answer"
+        where = f"{counted(before, 'byte')} before the answer" if before > 0 else "otherwise than the answer"
         return f"the tokens begin {where}, and it counts from their beginning."
     if any("\ufffd" in one.decode(errors="replace") for one in data):
         return "tokens hold parts of characters, and it counts characters, calibrant bytes."
@@ -866,7 +867,7 @@ def _enum(evidence: Evidence) -> Judgement:
         )
     failed = [answer.reason for answer in evidence.answers if isinstance(answer, FailedCall)]
     if failed:
-        return warning(f"{detail}; {len(failed)} calls failed: {failed[0]}", "Examine again.")
+        return warning(f"{detail}; {counted(len(failed), 'call')} failed: {failed[0]}", "Examine again.")
     return ok(f"{detail}.")
 
 

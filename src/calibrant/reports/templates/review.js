@@ -255,7 +255,7 @@ const promise = async () => {
     box.dataset.used = found.used;
     box.children[0].textContent = found.sentence;
     box.children[1].value = found.missing ? found.used / (found.used + found.missing) : 1;
-    box.children[2].textContent = `${count(found.used)} labels count. ${found.missing ? `${count(found.missing)} more, if all are as predicted, accept more rows.` : found.reason}`;
+    box.children[2].textContent = `${count(found.used)} ${found.used === 1 ? "label counts" : "labels count"}. ${found.missing ? `${count(found.missing)} more, if all are as predicted, accept more rows.` : found.reason}`;
     if (asksForPromise()) {
       const before = current;
       arrange();
