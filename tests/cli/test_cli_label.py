@@ -336,6 +336,25 @@ def test_rows_without_label_are_said(write_task: WriteTask, fake: Fake, tmp_path
     assert "  calibrant calibrate RUN --target-accuracy 0.9 --out RUN" in lines
 
 
+@pytest.mark.parametrize("of_run", [False, True])
+def test_rows_that_all_failed_get_no_words_on_decisions(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, of_run: bool
+) -> None:
+    """Where no row has a label there is nothing to decide on, whether or not the source has a threshold."""
+
+    def fail(_text: str, _prompt: str) -> Answer:
+        return ProviderError("no route.", provider="fake")
+
+    fake(unsure, name="local/smollm2-135m")
+    source = evaluated(write_task, tmp_path) if of_run else write_task()
+    fake(fail, name="local/smollm2-135m")
+    data = write_csv(tmp_path / "data.csv", ["mew", "wuff"])
+    result = run(source, data, "--out", tmp_path / "labelled", "--no-cache")
+    assert result.exit_code == 1
+    assert "2 of 2 rows done, 0 of them with a label" in result.stdout
+    assert "decisions" not in result.stdout
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet", "xlsx"])
 def test_changed_file_is_kept(
     write_task: WriteTask, fake: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str

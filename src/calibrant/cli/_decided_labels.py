@@ -233,7 +233,9 @@ class DecidedLabels:
         return ": none is accepted (--accept-drift accepts them all the same)"
 
     def _decision_lines(self, *, has_drifted: bool) -> Iterator[str]:
-        """Yield lines on the decisions: their rule and, where nothing is accepted, the reason."""
+        """Yield lines on the decisions: their rule and, where nothing is accepted, the reason; none without a label."""
+        if not self.file.written.labelled:
+            return
         decisions = self.file.written.decisions
         rule, least = self._rule
         if rule is None and not decisions:

@@ -276,7 +276,7 @@ class LabelFile:
             remove_leftovers(self.path)  # of a killed writer
             former = self._set_aside()
             try:
-                rows, decisions = self._write_answered()
+                rows, labelled, decisions = self._write_answered()
             except BaseException:
                 if former is not None:
                     former.replace(self.path)
@@ -284,7 +284,7 @@ class LabelFile:
             path = self._finished_file(former)
         except OSError as error:
             raise unwritable(self.path, error) from error
-        self.written = WrittenLabels(path=path, rows=rows, decisions=dict(decisions))
+        self.written = WrittenLabels(path=path, rows=rows, labelled=labelled, decisions=dict(decisions))
 
     def _set_aside(self) -> Path | None:
         """Rename a file of labels that is there already; return its new path."""
@@ -294,14 +294,18 @@ class LabelFile:
         former = next(path for path in map(self.path.with_name, names) if not path.exists())
         return self.path.rename(former)
 
-    def _write_answered(self) -> tuple[int, Counter[str]]:
-        """Write the file, twice where decisions do not hold for the rows as a whole; return rows and decisions."""
+    def _write_answered(self) -> tuple[int, int, Counter[str]]:
+        """Write the file, twice where decisions do not hold for the rows as a whole.
+
+        Rows, those of them with a label, and decisions are returned.
+        """
         with suppress(_Outdated):
             return self._written_once()
         return self._written_once()
 
-    def _written_once(self) -> tuple[int, Counter[str]]:
+    def _written_once(self) -> tuple[int, int, Counter[str]]:
         rows = 0
+        labelled = 0
         decisions = Counter[str]()
         self.accepted = RepeatedTexts()
         with self._writer() as write:
@@ -315,9 +319,10 @@ class LabelFile:
                         self.accepted.add(text, record["label"])
                 write(values, added, table)
                 rows += len(added)
+                labelled += sum(record["label"] is not None for record in records)
             if self._decides_anew is not None and decisions["accepted"] and self._decides_anew():
                 raise _Outdated  # the unfinished file is dropped
-        return rows, decisions
+        return rows, labelled, decisions
 
     def _finished_file(self, former: Path | None) -> Path:
         """Return the path of the file just written, and keep a former one that differs."""

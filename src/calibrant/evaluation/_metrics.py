@@ -270,12 +270,15 @@ class WrittenLabels:
         The file.
     rows : int
         Number of rows in it, which are the first ones of the input.
+    labelled : int
+        Those of them that have a label.
     decisions : mapping of str to int
         Rows by decision; empty if nothing was decided.
     """
 
     path: Path
     rows: int
+    labelled: int = 0
     decisions: Mapping[str, int] = field(default_factory=dict)
 
 
