@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from calibrant.core import MultiLabels
+from calibrant.core import Field, FieldLabels, MultiLabels
 from calibrant.testing import FakeClient
 from command_line import command, done, knows
 
@@ -160,16 +160,39 @@ def test_partial_runs_have_no_baselines(write_task: WriteTask, use_model: UseMod
     assert len(beside(run(*words))) == 4
 
 
-def test_sets_of_labels_have_no_baselines(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:
-    """A task whose answers hold several labels prints no baselines."""
-    toml = (
-        'name = "topics"\nmulti_label = true\nlabels = ["cat", "dog"]\nprompt = "Which?"\n[data]\n'
-        'train = "train.jsonl"\ntest = "test.jsonl"\n'
-    )
-    rows = [{"input": "a b", "answer": ["cat"]}]
-    task = write_task(toml=toml, train=rows, test=rows)
-    use_model(FakeClient(MultiLabels(LABELS), lambda *_: ('["cat"]', 0.9), field="labels"))
-    assert "baselines" not in run("evaluate", task, "--out", tmp_path / "out").output
+SET = 'multi_label = true\nlabels = ["cat", "dog"]\n'
+FIELDS = "".join(f'[[fields]]\nname = "{name}"\nlabels = ["no", "yes"]\n' for name in LABELS)
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_answers_with_several_labels_have_baselines(
+    write_task: WriteTask, use_model: UseModel, tmp_path: Path, is_set: bool
+) -> None:
+    """Words tell every part of an answer; accuracy and macro F1 are those of the table above."""
+
+    def answer(place: int) -> Any:
+        held = {name: bool(place & bit) for name, bit in zip(LABELS, (1, 2), strict=True)}
+        if is_set:
+            return [name for name in LABELS if held[name]]
+        return {name: "yes" if held[name] else "no" for name in LABELS}
+
+    def rows(prefix: str, count: int) -> list[dict[str, Any]]:
+        texts = ("silence", "meow", "woof", "meow woof")
+        return [{"input": f"{prefix} {n} {texts[n % 4]}", "answer": answer(n % 4)} for n in range(count)]
+
+    fields = [Field(name=name, labels=["no", "yes"]) for name in LABELS]
+    labels = MultiLabels(LABELS) if is_set else FieldLabels(fields)
+    use_model(FakeClient(labels, lambda *_: (json.dumps(answer(1)), 0.9), field="labels"))
+    data = '[data]\ntrain = "train.jsonl"\ntest = "test.jsonl"\n'
+    toml = f'name = "sounds"\nprompt = "Which?"\n{SET if is_set else FIELDS}{data}'
+    task = write_task(toml=toml, train=rows("a", 24), test=rows("b", 8))
+    result = run("evaluate", task, "--out", tmp_path / "out")
+    model, majority, text, (verdict,) = beside(result)
+    above = {line[0]: line[1] for line in table(result) if len(line) > 1}
+    assert model[1:3] == [above["accuracy, answered rows"], above["macro F1"]]
+    assert majority[1] == "0.250 (0.071 to 0.591)"
+    assert text[1:3] == ["1.000 (0.676 to 1.000)", "1.000"]
+    assert verdict.startswith("On this task you do not need a language model")
 
 
 def test_a_cascade_is_compared_too(write_task: WriteTask, use_model: UseModel, tmp_path: Path) -> None:

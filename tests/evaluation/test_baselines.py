@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from calibrant.core import Example, LabelSet, StateError
+from calibrant.core import Example, LabelSet, MultiLabels, StateError
 from calibrant.evaluation import _learned
 from calibrant.evaluation._learned import add_baselines
 
@@ -80,6 +81,21 @@ def test_fewer_rows_are_drawn_where_texts_are_long(tmp_path: Path, monkeypatch: 
     long = [Example(input=f"{n} " + "meow " * 200, answer=LABELS.labels[n % 2]) for n in range(40)]
     found = add_baselines(evaluation(tmp_path / "run"), long, labels=LABELS)
     assert found.labelled_rows == 10 * 500 // 1002
+
+
+@pytest.mark.parametrize(("least", "n_learned"), [(2, 12), (15, 15), (30, 24)])
+def test_fewer_rows_are_drawn_where_each_teaches_several_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int, n_learned: int
+) -> None:
+    """The parts of an answer share the rows to learn from, down to a fewest number, which never adds rows."""
+    monkeypatch.setattr(_learned, "_LEARNED", 24)
+    monkeypatch.setattr(_learned, "_LEAST_LEARNED", least)
+    labels = MultiLabels(["cat", "dog"])
+    directory = evaluation(tmp_path / "run")
+    predictions = directory / "predictions.jsonl"
+    predictions.write_text(re.sub('"(cat|dog)"', r'"[\\"\1\\"]"', predictions.read_text()))
+    known = [Example(input=f"seen {n} meow", answer='["cat"]') for n in range(40)]
+    assert add_baselines(directory, known, labels=labels).labelled_rows == n_learned
 
 
 @pytest.mark.parametrize("lines", ["{", "[]\n", '{"outcome": "ok"}\n', None])

@@ -293,7 +293,7 @@ def baseline_lines(
     head : Head, optional
         Head of the evaluated classifier.
     """
-    if result.directory is None or not result.metrics.complete or task.labels.holds_several:
+    if result.directory is None or not result.metrics.complete:
         return []
     judged = {"test", split} if file is None else set()
     sources = [source for name, source in task.sources.items() if name not in judged]

@@ -57,6 +57,7 @@ _RUN: Final = "Name the directory of `calibrant evaluate` or `calibrant batch`"
 # 20,000 rows of 225 characters and 4 labels take 21 s of one core to learn from and 11 s to judge on; the interval of a
 # difference on 5,000 rows is about 0.02 wide.
 _LEARNED: Final = 10_000
+_LEAST_LEARNED: Final = 1_000  # of many fields or labels: a second for each
 _JUDGED: Final = 5_000
 _READ: Final = 1_000  # whose vectors a baseline learns from: the embedded engine gives five a second
 _CHARACTERS: Final = 500  # of a row, on average
@@ -681,7 +682,8 @@ def add_baselines(
     """Compare a finished evaluation with baselines, and store the comparison in ``metrics.json``.
 
     Of many rows some are drawn with a fixed seed: at most 10,000 to learn from and 5,000 to judge on, fewer where they
-    are longer than 500 characters on average.
+    are longer than 500 characters on average. Where an answer has several parts, each a field or a label of a set, the
+    10,000 are divided by their number, down to 1,000.
 
     Parameters
     ----------
@@ -716,10 +718,11 @@ def add_baselines(
             f"{predictions}: expected the rows of a finished run ({error}): restore the file."
         ) from error
     texts = {normalise_label(row.example.input) for row in judged}
+    share = max(_LEAST_LEARNED, _LEARNED // len(labels.parts))
     learned = _drawn_rows(
         labelled,
         lambda example: None if normalise_label(example.input) in texts else _DrawnRow(example),
-        most=_LEARNED,
+        most=min(_LEARNED, share),
     )
     from calibrant.inference._text_vectors import TextVectors, announce_vectors, vectors_by_text  # noqa: PLC0415
 

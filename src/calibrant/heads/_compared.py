@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,8 +18,9 @@ from calibrant.core._rows import Example
 from calibrant.heads._head import check_texts
 from calibrant.heads._linear import MOST_IN_PRODUCTS, as_text, root_of_products, tempered, unit_rows
 from calibrant.heads._words import Words
-from calibrant.metrics._classification import AnsweredLabels, classification_summary
+from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary
 from calibrant.metrics._intervals import PairedComparison, paired_comparison, wilson_interval
+from calibrant.metrics._structure import CompositeMetrics, answer_summary
 from calibrant.metrics._validation import check_answers
 
 # Share of rows without a label above which an evaluation tells of a fault, not of the task.
@@ -140,6 +141,19 @@ def _regression(
     return coefficients, model.intercept_
 
 
+def _by_words(known: Sequence[Example], rows: Sequence[Example], labels: LabelSet) -> list[str]:
+    """Return the answers that a `TextBaseline` for each part of an answer gives to rows."""
+    taught = [row.input for row in known]
+    judged = [row.input for row in rows]
+    values = [labels.values(row.answer) for row in known]
+    found = {}
+    for part in labels.parts:
+        own = labels.labels_of(part)
+        answers = [own.labels.index(value[part]) for value in values]
+        found[part] = TextBaseline().fit(taught, answers, labels=own).predict(judged)
+    return [labels.answer_of(dict(zip(found, row, strict=True))) for row in zip(*found.values(), strict=True)]
+
+
 def _by_vectors(
     known: Sequence[Example], rows: Sequence[Example], labels: LabelSet, vectors: Mapping[str, ArrayLike]
 ) -> dict[str, list[str]]:
@@ -168,10 +182,11 @@ class BaselineScore(Recorded):
     Attributes
     ----------
     name : str
-        ``model``, ``majority`` (the most frequent label of the labelled rows), ``TF-IDF`` (`TextBaseline`) or
+        ``model``, ``majority`` (the most frequent answer of the labelled rows), ``TF-IDF`` (`TextBaseline`, one for
+        each field or label where an answer holds several) or
         ``embeddings`` (logistic regression on vectors of the texts).
     accuracy : Interval
-        Share of right labels, with its Wilson interval.
+        Share of right answers, with its Wilson interval; where they hold several labels, all of them are right.
     macro_f1 : float
         Mean F1 over all labels, in [0, 1].
     answered_labels : AnsweredLabels
@@ -271,10 +286,8 @@ def compare_with_baselines(  # noqa: PLR0913  (keyword-only options)
             verdict=f"{missing}, so nothing can be said of what the model adds.",
         )
     truth = [row.answer for row in rows]
-    answers = [labels.labels.index(row.answer) for row in known]
     majority = Counter(row.answer for row in known).most_common(1)[0][0]
-    baseline = TextBaseline().fit([row.input for row in known], answers, labels=labels)
-    by_text = {TFIDF: baseline.predict([row.input for row in rows])}
+    by_text = {TFIDF: _by_words(known, rows, labels)}
     by_text |= {} if vectors is None else _by_vectors(known, rows, labels, vectors)
     guesses = {
         "model" if uses_model else "head on the text alone": given,
@@ -312,7 +325,8 @@ def _right(truth: Sequence[str], given: Sequence[str | None]) -> list[bool]:
 
 
 def _score(name: str, truth: Sequence[str], given: Sequence[str | None], labels: LabelSet) -> BaselineScore:
-    summary = classification_summary(truth, given, labels=labels)
+    found = answer_summary(labels, truth, given)
+    summary = cast("ClassificationSummary | CompositeMetrics", found)  # there are rows
     return BaselineScore(
         name=name,
         accuracy=wilson_interval(sum(_right(truth, given)), len(truth)),
