@@ -103,9 +103,32 @@ def test_other_rows_cannot_be_compared(tmp_path: Path) -> None:
     fewer = run(a, write(tmp_path / "d", BASE[:-1]))
     assert fewer.exit_code == 2
     assert "got 60 in" in fewer.stderr
-    assert "1 of the first without a partner, such as the one with index 59" in fewer.stderr
+    assert "the first that one of them lacks has index 59" in fewer.stderr
     more = run(write(tmp_path / "e", BASE[:-1]), a)
-    assert "0 of the first without a partner: finish" in more.stderr
+    assert f"59 rows are in common, 0 only in {tmp_path / 'e'} and 1 only in {a}: finish" in more.stderr
+
+
+def test_rows_that_differ_are_counted(tmp_path: Path) -> None:
+    """Rows with another text, and those of one run alone, are told apart from the rows in common."""
+    a = write(tmp_path / "a", BASE)
+    rows = recorded_rows(BASE[:-1], repeat(0.8))
+    rows[3]["input"] = "something else"
+    b = write_rows(tmp_path / "b", rows)
+    assert f"58 rows are in common, 2 only in {a} and 1 only in {b}: finish" in refusal(run(a, b))
+    assert "58 rows are in common" in refusal(run(a, b, "--gate"))
+
+
+@pytest.mark.parametrize("other", ["card", None])
+def test_rows_of_another_context_are_other_rows(tmp_path: Path, other: str | None) -> None:
+    """A row is another one if only its context differs, or if one run has none where its other rows have one."""
+    rows = [{**row, "context": "cash"} for row in recorded_rows(BASE, repeat(0.8))]
+    a = write_rows(tmp_path / "a", rows)
+    rows[7] = {**rows[7], "context": other}
+    b = write_rows(tmp_path / "b", rows)
+    said = refusal(run(a, b))
+    assert f"Expected the same context in the row with index 7, got 'cash' in {a} and {other or ''!r}" in said
+    assert f"59 rows are in common, 1 only in {a} and 1 only in {b}: compare runs on the same data" in said
+    done(run(a, write(tmp_path / "c", BASE)))  # which has no context anywhere
 
 
 def test_there_must_be_something_to_compare(tmp_path: Path) -> None:

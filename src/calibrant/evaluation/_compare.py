@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, Recorded
 from calibrant.core._prediction import BoolArray, IntegerArray, Interval, JsonObject
+from calibrant.core._reported import counted
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
 from calibrant.metrics._gate import PairedGate
@@ -19,6 +20,7 @@ from calibrant.metrics._intervals import PairedComparison, holm, paired_comparis
 from calibrant.runs._rows import UNKNOWN, SavedRows
 
 _SHOWN: Final = 60  # characters of a text in a message
+_CONTENT: Final = ("input", "answer", "context")  # of a row, whoever answers it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,21 +216,39 @@ def _pairs(first: SavedRows, other: SavedRows, *, finished: bool) -> _Pairs:
         They are not of the same rows; unless `finished`, those of one may be the first ones of the other.
     """
     _, ours, theirs = np.intersect1d(first.index, other.index, assume_unique=True, return_indices=True)
+    mine = _contents(first)
+    yours = _contents(other)
+    differing = []
+    for row, position in zip(ours.tolist(), theirs.tolist(), strict=True):
+        parts = zip(_CONTENT, mine[row], yours[position], strict=True)
+        found = next((part for part in parts if part[1] != part[2] and None not in part), None)
+        if found is not None:
+            differing.append((first.index[row], *found))
+    common = len(ours) - len(differing)
+    counts = (
+        f"By their index, {counted(common, 'row is', 'rows are')} in common, {len(first) - common:,} only in "
+        f"{first.name} and {len(other) - common:,} only in {other.name}"
+    )
     unpaired = len(first) + len(other) - 2 * len(ours)
     if unpaired and (finished or not _is_beginning(first, other)):
-        _refuse_rows(first, other, finished=finished)
-    for name in ("inputs", "answers"):
-        mine = getattr(first, name)
-        yours = getattr(other, name)
-        for row, position in zip(ours.tolist(), theirs.tolist(), strict=True):
-            a = mine[row]
-            b = yours[position]
-            if a != b and None not in (a, b):
-                raise DataError(
-                    f"Expected the same {name[:-1]} in the row with index {first.index[row]}, got {a[:_SHOWN]!r} in "
-                    f"{first.name} and {b[:_SHOWN]!r} in {other.name}: compare runs on the same data."
-                )
+        _refuse_rows(first, other, counts, finished=finished)
+    if differing:
+        index, name, a, b = differing[0]
+        raise DataError(
+            f"Expected the same {name} in the row with index {index}, got {a[:_SHOWN]!r} in {first.name} and "
+            f"{b[:_SHOWN]!r} in {other.name}. {counts}: compare runs on the same data."
+        )
     return _Pairs(first=ours, other=theirs, unpaired=unpaired)
+
+
+def _contents(run: SavedRows) -> list[tuple[str | None, ...]]:
+    """Return the `_CONTENT` of each row; None where it is not known."""
+    without_context = "" if "context" in run.fields else None
+    found: list[tuple[str | None, ...]] = []
+    for row in run.rows():
+        context = row.values.get("context")
+        found.append((row.input, row.answer, str(context) if context else without_context))
+    return found
 
 
 def _is_beginning(first: SavedRows, other: SavedRows) -> bool:
@@ -238,14 +258,12 @@ def _is_beginning(first: SavedRows, other: SavedRows) -> bool:
     return bool(np.array_equal(np.sort(shorter.index), beginning))
 
 
-def _refuse_rows(first: SavedRows, other: SavedRows, *, finished: bool) -> None:
-    places = set(other.index.tolist())
-    missing = [index for index in first.index.tolist() if index not in places]
-    example = f", such as the one with index {missing[0]}" if missing else ""
+def _refuse_rows(first: SavedRows, other: SavedRows, counts: str, *, finished: bool) -> None:
+    missing = np.setxor1d(first.index, other.index, assume_unique=True)[0]
     rows = "runs of the same rows" if finished else "the rows of one run to be the first rows of the other"
     raise DataError(
-        f"Expected {rows}, got {len(first):,} in {first.name} and {len(other):,} in {other.name}, "
-        f"{len(missing):,} of the first without a partner{example}: finish or repeat the shorter run."
+        f"Expected {rows}, got {len(first):,} in {first.name} and {len(other):,} in {other.name}: the first that one "
+        f"of them lacks has index {missing}. {counts}: finish or repeat the shorter run."
     )
 
 
