@@ -225,6 +225,22 @@ def test_missing_and_unreadable_tokens_are_told_apart(serve: Serve, caplog: pyte
     assert found.sentiment == "positive"
 
 
+@pytest.mark.parametrize("logprobs", [{"content": []}, {"content": None}, {}, "none"])
+def test_an_answer_without_tokens_says_how_to_ask_for_them(
+    caplog: pytest.LogCaptureFixture, logprobs: object
+) -> None:
+    """The warning shows what came in the place of log-probabilities, and the option that asks for them."""
+    metric = ConfidenceMetric(LABELS, label_field="sentiment")
+    with caplog.at_level(logging.WARNING, logger="calibrant"):
+        grade = metric(GOLD, dspy.Prediction(sentiment="positive", logprobs=logprobs))
+    assert (grade.score, grade.feedback) == (1.0, "Correct.")
+    (message,) = caplog.messages
+    assert f"Expected token log-probabilities under 'content', got {logprobs!r} (" in message
+    assert (
+        "): ask for them with dspy.LM(..., logprobs=True, top_logprobs=5). Such rows are scored by" in message
+    )
+
+
 def test_a_stated_confidence_comes_first() -> None:
     """A confidence in the prediction counts, whatever its tokens say."""
     logprobs = {"content": [entry(text, top[text]) for text, top in MARKED]}

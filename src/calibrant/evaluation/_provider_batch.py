@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from calibrant.calibration._prior import LabelPriorCorrection, correct_prediction
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, StateError
@@ -57,6 +57,7 @@ _ROWS: Final = "batch-rows.jsonl"
 _FINISHED_TOGETHER: Final = 2_048  # rows whose vectors are asked for together
 HEAD: Final = "head.json"
 LABEL_PRIOR: Final = "label_prior.json"
+_STRICT: Final = ConfigDict(extra="forbid")  # saving the job would drop a key that is not known
 _RESTORE: Final = "restore the file, or look the batches up at the provider, as they may have been paid for"
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _NAME: Final = "row-"
@@ -149,6 +150,8 @@ class BatchPart:
     fetched : bool
         True once all its answers and errors are in the directory.
     """
+
+    __pydantic_config__ = _STRICT
 
     number: int
     requests: int
@@ -253,6 +256,8 @@ class BatchJob:
         Request files, those of retries last.
     """
 
+    __pydantic_config__ = _STRICT
+
     path: Path
     run: str
     created: float
@@ -277,11 +282,14 @@ class BatchJob:
             _check_foreign(path)
             return None
         record = read_run_record(file, remedy=_RESTORE)
+        del record["schema_version"]
         try:
             return TypeAdapter(cls).validate_python({**record, "path": path})
         except ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(map(str, problem["loc"]))
             raise StateError(
-                f"{file}: expected a batch job, got a damaged one ({error!r:.200}): {_RESTORE}."
+                f"{file}: expected a batch job, got a damaged one ({key}: {problem['msg']:.200}): {_RESTORE}."
             ) from error
 
     def save(self) -> None:

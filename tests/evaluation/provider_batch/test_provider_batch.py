@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -693,6 +694,26 @@ def test_a_damaged_state_is_no_new_job(server: Any, tmp_path: Path, content: str
     with pytest.raises(StateError, match=r"batch\.json"):
         submit(tmp_path)
     assert len(server.batches) == 3
+
+
+@pytest.mark.parametrize("of_part", [True, False])
+def test_an_unknown_key_of_the_state_is_named(server: Any, tmp_path: Path, of_part: bool) -> None:
+    """A key that saving the job would drop raises StateError with its name; nothing is asked or written."""
+    submit(tmp_path)
+    path = tmp_path / "batch.json"
+    record = json.loads(path.read_text())
+    changed = record["parts"][0] if of_part else record
+    changed["tries"] = 2
+    text = json.dumps(record)
+    path.write_text(text)
+    calls = len(server.calls)
+    named = r"parts\.0\.tries" if of_part else "tries"
+    with pytest.raises(
+        StateError, match=rf"batch\.json: expected a batch job, .*\({named}: Unexpected keyword"
+    ):
+        batch_status(tmp_path)
+    assert path.read_text() == text
+    assert len(server.calls) == calls
 
 
 def test_missing_rows_or_requests_are_named(server: Any, tmp_path: Path) -> None:
