@@ -9,6 +9,7 @@ import subprocess
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
@@ -36,6 +37,27 @@ from calibrant.runs._rows import SavedRows
 _ANSWERS: Final = "answers.csv"
 _MODEL: Final = "model:"
 _PATIENCE: Final = 300.0  # seconds that a command has for one answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Command:
+    """Command that reads a text and prints its label, with the name that errors give it."""
+
+    name: str
+    words: list[str]
+
+    def __call__(self, text: str) -> str:
+        try:
+            done = subprocess.run(  # noqa: S603 (the user's own command)
+                self.words, input=text, capture_output=True, text=True, timeout=_PATIENCE, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            told = getattr(error, "stderr", "") or str(error)
+            raise ConfigurationError(
+                f"Expected {self.name} to read a text and to print its label, got {told.strip()[-200:]!r}: the "
+                "answers before it are kept, so mend it and run the same command again."
+            ) from error
+        return done.stdout.strip()
 
 
 def certify(options: Certify) -> None:
@@ -105,21 +127,7 @@ def answerer(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSourc
             f"Expected --ask to name a file of answers, a command, or {_MODEL}NAME, got {options.ask!r}."
         )
 
-    def answer(text: str) -> str:
-        try:
-            done = subprocess.run(  # noqa: S603 (the user's own command)
-                words, input=text, capture_output=True, text=True, timeout=_PATIENCE, check=True
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            told = getattr(error, "stderr", "") or str(error)
-            raise ConfigurationError(
-                f"Expected {options.ask!r} to read a text and to print its label, got {told.strip()[-200:]!r}: the "
-                "answers before it are kept, so mend it and run the same command again."
-            ) from error
-        return done.stdout.strip()
-
-    answer.__name__ = f"{options.ask!r} of --ask"  # for errors
-    return answer
+    return _Command(name=f"{options.ask!r} of --ask", words=words)
 
 
 def _of_model(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSource:

@@ -498,7 +498,7 @@ def answered(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int)
     """Return the answer to the row at `place`; DataError if it is no label."""
     found = answer(file.texts_of([place], rows)[place])
     if not found or not _is_label(found, rows):
-        name = getattr(answer, "__name__", "the source of labels")
+        name = getattr(answer, "name", "the source of labels")
         raise DataError(
             f"expected a label from {name}, {_some_labels(rows)}, or {NO_LABEL} where none fits, got {found!r:.60} for "
             f"the row with index {int(rows.index[place])}: the answers before it are kept, so mend it and ask again."
