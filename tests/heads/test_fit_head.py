@@ -466,13 +466,13 @@ def test_a_mix_that_is_none_of_these_labels_is_refused(mix: Any, said: str) -> N
 # Few rows, and odd ones
 
 
-@pytest.mark.parametrize("n", [1, 9])
-def test_few_rows_teach_nothing(n: int) -> None:
+@pytest.mark.parametrize(("n", "said"), [(1, "1 labelled row is"), (9, "9 labelled rows are")])
+def test_few_rows_teach_nothing(n: int, said: str) -> None:
     """With fewer than ten rows the scores are left alone, without figures, and the reason says so."""
     rows = halves(n)
     head = fit(rows, texts=True, features=True)
     assert (head.kind, head.figures, head.gain, head.n_rows) == ("as scored", (), 0.0, n)
-    assert head.reason == f"{n} labelled rows are too few to learn from; at least 10 are needed."
+    assert head.reason == f"{said} too few to learn from; at least 10 are needed."
     assert says(head, rows) == pytest.approx(rows.logprobs)
     assert [one.name for one in fit(halves(10)).figures] == KINDS
 

@@ -23,7 +23,6 @@ from calibrant.core._files import Recorded, read_json_object
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import FloatArray, Interval, JsonObject, Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.core._reported import counted
 from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.evaluation._metrics import EvaluationResult
@@ -621,8 +620,9 @@ class AnswerRecorder:
             while not self._write() and not self._closing.wait(_SECONDS_TO_RETRY):
                 pass
         if not self._write():
-            answers = counted(len(self._waiting), "answer was", "answers were")
-            _LOG.error("%s not recorded in the history.", answers)
+            lost = len(self._waiting)
+            answers = "answer was" if lost == 1 else "answers were"
+            _LOG.error("%d %s not recorded in the history.", lost, answers)
 
     def _write(self) -> bool:
         """Record the queued answers in one transaction; return False on failure."""
