@@ -77,8 +77,9 @@ def test_numbers_come_with_denominators(write_task: WriteTask, fake: Fake, tmp_p
 def test_one_row_is_singular(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """Whatever is counted and there once has a noun in the singular."""
     fake(knows)
-    result = done(run(write_task(test=animals(1)), "--out", tmp_path / "out"))
+    result = done(run(write_task(train=animals(4, start=1), test=animals(1)), "--out", tmp_path / "out"))
     assert result.stdout.splitlines()[0] == "animals: fake, 1 row"
+    assert "\non 1 answered row  accuracy" in result.stdout
     assert "1 row with a confidence" in result.stdout
     assert re.search("^1 call, 0 rows without a call, .*; 1 row in ", result.stdout, re.MULTILINE)
 

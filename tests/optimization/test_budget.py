@@ -191,7 +191,7 @@ def test_the_price_of_reflection_counts_towards_the_budget(tmp_path: Path) -> No
             out=tmp_path / "run",
             limits=Limits(max_cost=1.0),
         )
-    assert f"answers are kept in {tmp_path / 'run'}: run the same command again to go on." in str(
+    assert f"1 answer is kept in {tmp_path / 'run'}: run the same command again to go on." in str(
         caught.value
     )
     assert len(writer.requests) <= 2

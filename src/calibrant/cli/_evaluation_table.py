@@ -347,8 +347,10 @@ def acceptance_lines(result: evaluation.EvaluationResult, *, run: Path) -> list[
 
 def _baseline_table(found: BaselineComparison, *, answered: int) -> list[str]:
     """Return a table of the model and the baselines."""
-    rows = f"{found.rows:,}" if found.rows == answered else f"{found.rows:,} of {answered:,}"
-    head = (f"on {rows} answered rows", "accuracy", "macro F1", "labels")
+    rows = counted(found.rows, "answered row")
+    if found.rows != answered:
+        rows = f"{found.rows:,} of {answered:,} answered rows"
+    head = (f"on {rows}", "accuracy", "macro F1", "labels")
     table = [head]
     for score in found.scores:
         labels = str(score.answered_labels)
