@@ -18,6 +18,7 @@ from scipy.special import log_softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score, log_loss
 
+from calibrant.calibration import TemperatureScaling
 from calibrant.core import ConfigurationError
 from calibrant.heads import Head, HeadFigures, fit_head
 from calibrant.heads._linear import Design
@@ -92,6 +93,46 @@ def test_too_sure_a_model_is_made_as_sure_as_it_is_right() -> None:
     assert head.temperature == pytest.approx(3.0, rel=0.25)
     found = head.transform(3.0 * honest[200:])
     assert log_loss(answers[200:], np.exp(found)) < log_loss(answers[200:], np.exp(honest[200:])) + 0.02
+
+
+def rounded_answers(n: int, *, decimals: int, seed: int) -> tuple[Array, Places]:
+    """Return answers of a model that is right about 97 of 100 times where it is sure, and else half the time.
+
+    Sure is far above 0.995: rounded to two decimals, all the other labels are zeros, which are raised to 0.0025.
+    """
+    rng = np.random.default_rng(seed)
+    is_sure = rng.random(n) < 0.7
+    first = np.where(is_sure, 1.0 - 10.0 ** -rng.uniform(3.0, 9.0, n), rng.uniform(0.5, 0.9, n))
+    truth = rng.integers(3, size=n)
+    is_right = rng.random(n) < np.where(is_sure, 0.97, 0.5)
+    named = np.where(is_right, truth, (truth + 1) % 3)
+    shares = np.repeat((1.0 - first)[:, None] / 2.0, 3, axis=1)
+    shares[np.arange(n), named] = first
+    raised = np.maximum(shares.round(decimals), 10.0**-decimals / 4.0)
+    return np.log(raised / raised.sum(axis=1, keepdims=True)), truth
+
+
+def test_zeros_of_rounded_answers_are_as_low_as_labelled_rows_say() -> None:
+    """A head lowers the zeros of a model that is surer than two decimals tell, and is better for it on new rows."""
+    head = fit_head(*rounded_answers(300, decimals=2, seed=0), labels=THREE)
+    fresh, truth = rounded_answers(3000, decimals=2, seed=1)
+    assert head.zeros is not None
+    assert head.zeros.drop > 1.0
+    as_they_are = dataclasses.replace(head, zeros=None)
+    scaled = TemperatureScaling().fit(*rounded_answers(300, decimals=2, seed=0)).transform(fresh)
+    of_head = log_loss(truth, np.exp(head.transform(fresh)))
+    assert of_head < log_loss(truth, np.exp(scaled)) - 0.005
+    assert of_head < log_loss(truth, np.exp(as_they_are.transform(fresh)))
+    assert np.exp(head.transform(fresh)).sum(axis=1) == pytest.approx(1.0)
+
+
+def test_small_probabilities_that_differ_are_no_zeros() -> None:
+    """Answers that are not rounded, equal ones, and rounded ones without zeros are taken as they are."""
+    exact, truth = rounded_answers(300, decimals=12, seed=0)
+    alike = np.full((300, 3), -math.log(3.0))
+    unsure = np.log(np.clip(np.exp(exact), 0.05, None))
+    for given_rows in (exact, alike, unsure):
+        assert fit_head(given_rows, truth, labels=THREE).zeros is None
 
 
 def test_noise_is_left_nearly_alone() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from calibrant.calibration import TemperatureScaling
 from calibrant.core import ConfigurationError, Fingerprint, LogprobSpace, StateError
-from calibrant.heads import Head, fit_head
+from calibrant.heads import Head, ZeroLevel, fit_head
 from head_rows import LABELS, halves, heads
 
 FINGERPRINT = Fingerprint(prompt="Where to?", model="local/tiny", space=LogprobSpace.EXACT, labels=LABELS)
@@ -77,6 +77,18 @@ def test_a_head_for_another_mix_comes_back(path: Path) -> None:
         refused(path, spoil(record, ("state", "shift"), new))
     heads()["labels"].save(path, fingerprint=FINGERPRINT)
     assert "shift" not in json.loads(path.read_text())["state"]
+
+
+def test_a_level_of_zeros_comes_back(path: Path) -> None:
+    """A head with a level of zeros is loaded with it and told from others; an invalid level raises StateError."""
+    head = dataclasses.replace(heads()["labels"], zeros=ZeroLevel(at_most=-0.5, drop=2.0))
+    loaded = again(head, path)
+    assert loaded.zeros == head.zeros
+    assert loaded.digest == head.digest != heads()["labels"].digest
+    assert says(loaded).tolist() == says(head).tolist() != says(heads()["labels"]).tolist()
+    record = json.loads(path.read_text())
+    for new in (None, {}, {"at_most": -0.5}, {"at_most": -0.5, "drop": 0.0}, {"at_most": "x", "drop": 1.0}):
+        refused(path, spoil(record, ("state", "zeros"), new))
 
 
 def test_words_of_few_labels_come_back(path: Path) -> None:

@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     )
     from calibrant.heads._fit import fit_head
     from calibrant.heads._head import Head, HeadFigures
-    from calibrant.heads._linear import Columns, EmbeddingModel, HeadEmbedding, HeadRows, LinearModel
+    from calibrant.heads._linear import (
+        Columns,
+        EmbeddingModel,
+        HeadEmbedding,
+        HeadRows,
+        LinearModel,
+        ZeroLevel,
+    )
     from calibrant.heads._words import Words
 else:
     __getattr__, __dir__ = lazy_names(__name__)
@@ -30,6 +37,7 @@ __all__ = [
     "LinearModel",
     "TextBaseline",
     "Words",
+    "ZeroLevel",
     "compare_with_baselines",
     "fit_head",
 ]

@@ -24,6 +24,7 @@ from calibrant.heads._linear import (
     HeadRows,
     LinearModel,
     Strengths,
+    ZeroLevel,
     as_text,
     tempered,
 )
@@ -47,6 +48,11 @@ _LEAST_SHARE: Final = 0.05  # of the regression in its pool with the scores
 _RESAMPLES: Final = 200
 _ROUNDING: Final = 1e-3  # of the sum of a distribution
 _SURELY: Final = 1.2  # standard errors: a single row that is lost is about one
+# Half of the last of two decimals: more than that is reported as more than zero.
+_MOST_OF_ZEROS: Final = 0.005
+_SAME_ZERO: Final = float(np.log(2.0))  # zeros differ by the sum that their row was divided by
+_FEWEST_ZEROS: Final = 0.1  # of the rows
+_DROPS: Final = tuple(np.log([4.0, 16.0, 64.0, 256.0]).tolist())
 
 LabelMix: TypeAlias = Mapping[str, float] | ArrayLike
 
@@ -99,6 +105,10 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     do: as where a label is nearly never true. Last, the regression is pooled with the log-probabilities as they were
     scored, each at its own temperature (a logarithmic opinion pool, Genest and Zidek 1986), by the shares of least
     held-out log loss; a pool that lowers it by less than 0.001 nats is left out.
+
+    Where a tenth of the rows hold one and the same smallest log-probability, below that of 0.005, it stands for zeros,
+    as of answers that are rounded to two decimals: these are first lowered by the factor 4, 16, 64 or 256 whose
+    distributions have the least log loss at their best temperature, if that is lower by 0.001 nats.
 
     With no block but the weight of the log-probabilities, that is temperature scaling with an offset for each label.
     Beside it, the distributions as they were scored and at their best temperature are judged on the same rows. The
@@ -155,35 +165,34 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     targets = _checked_targets(answers, rows.logprobs)
     truth = _positions(targets)
     opened = None if embedding is None else HeadEmbedding.of(embedding, labels=found.labels)
-    if opened is not None and rows.texts is not None:
-        names = opened.vectors([as_text(name) for name in found.labels])
-        rows = replace(rows, embeddings=opened.vectors(rows.texts), name_embeddings=names)
+    rows = rows if opened is None else _with_vectors(rows, opened, found)
     shift = None if label_mix is None else _shift(label_mix, truth, found)
-    as_scored = LinearModel.as_scored(len(found))
     if len(rows) < _FEWEST:
-        reason = f"{counted(len(rows), 'labelled row is', 'labelled rows are')} {_TOO_FEW}"
-        return Head(labels=found.labels, kind=AS_SCORED, model=as_scored, n_rows=len(rows), reason=reason)
+        return _unfitted(found, len(rows))
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
     fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
+    scored = rows.logprobs
+    zeros = _zero_level(scored, targets)
+    rows = rows if zeros is None else replace(rows, logprobs=zeros.lowered(scored))
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
         strengths, by_label = _best_fit(rows, targets, fold, found)
-        tried = _trials(rows, targets, fold, found, strengths=strengths, by_label=by_label)
+        held_out = _FoldDesigns(rows, targets, fold, found).held_out(strengths, by_label=by_label)
+        tried = _trials(held_out, scored, rows.logprobs, targets, found)
         chosen, reason = _choose(tried, truth, len(found))
         is_fitted = chosen.figures.name == FITTED
-        model = as_scored
+        model = LinearModel.as_scored(len(found))
         if is_fitted:
             design = Design(rows, targets, label_names=found.labels)
-            model = design.model(strengths, by_label=by_label)
-            if chosen.score_weight > 0.0:
-                model = model.with_scores(chosen.score_weight)
+            model = design.model(strengths, by_label=by_label, score_weight=chosen.score_weight)
     return Head(
         labels=found.labels,
         kind=chosen.figures.name,
         model=model,
         strengths={block: strengths.get(block, 0.0) for block in model.blocks} if is_fitted else {},
         embedding=opened if "embeddings" in model.blocks else None,
+        zeros=None if chosen.temperature is None else zeros,
         temperature=chosen.temperature,
         shift=shift,
         figures=tuple(trial.figures for trial in tried),
@@ -192,6 +201,21 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         held_out_losses=chosen.losses,
         held_out_logprobs=chosen.log_proba,
     )
+
+
+def _with_vectors(rows: HeadRows, embedding: HeadEmbedding, labels: LabelSet) -> HeadRows:
+    """Return the rows with the vectors of their texts and of the labels' names, where they have texts."""
+    if rows.texts is None:
+        return rows
+    names = embedding.vectors([as_text(name) for name in labels.labels])
+    return replace(rows, embeddings=embedding.vectors(rows.texts), name_embeddings=names)
+
+
+def _unfitted(labels: LabelSet, n_rows: int) -> Head:
+    """Return the head that changes nothing, as there are too few rows."""
+    reason = f"{counted(n_rows, 'labelled row is', 'labelled rows are')} {_TOO_FEW}"
+    as_scored = LinearModel.as_scored(len(labels))
+    return Head(labels=labels.labels, kind=AS_SCORED, model=as_scored, n_rows=n_rows, reason=reason)
 
 
 def _checked_targets(answers: ArrayLike, rows: FloatArray) -> NDArray[Any]:
@@ -219,6 +243,27 @@ def _checked_targets(answers: ArrayLike, rows: FloatArray) -> NDArray[Any]:
 def _positions(targets: NDArray[Any]) -> IndexArray:
     """Return the positions of the labels, of distributions those of the most probable ones."""
     return targets.argmax(axis=1) if targets.ndim == 2 else targets
+
+
+def _zero_level(logprobs: FloatArray, answers: NDArray[Any]) -> ZeroLevel | None:
+    """Return the level of zeros of least log loss; None if there are no zeros, or lower ones gain nothing."""
+    at_most = min(float(logprobs.min()) + _SAME_ZERO, float(np.log(_MOST_OF_ZEROS)))
+    has_zero = (logprobs <= at_most).any(axis=1)
+    if has_zero.mean() < _FEWEST_ZEROS:
+        return None
+
+    def loss(log_proba: FloatArray) -> float:
+        temperature = _best_temperature(log_proba, answers)
+        found = tempered(log_proba, temperature=temperature, n_rows=len(answers))
+        return float(log_losses(found, answers).mean())
+
+    best, least = None, loss(logprobs)
+    for drop in _DROPS:
+        zeros = ZeroLevel(at_most=at_most, drop=drop)
+        found = loss(zeros.lowered(logprobs))
+        if found < least - _NOTHING:
+            best, least = zeros, found
+    return best
 
 
 class _FoldDesigns:
@@ -305,23 +350,23 @@ def _spread(answers: IndexArray, n: int) -> BoolArray:
 
 
 def _trials(
-    rows: HeadRows,
+    held_out: FloatArray,
+    scored: FloatArray,
+    lowered: FloatArray,
     answers: NDArray[Any],
-    fold: IndexArray,
     labels: LabelSet,
-    *,
-    strengths: Strengths,
-    by_label: bool,
 ) -> list[_Trial]:
-    """Return the held-out losses and figures of all kinds of head."""
-    held_out = _FoldDesigns(rows, answers, fold, labels).held_out(strengths, by_label=by_label)
-    of_scores = _best_temperature(rows.logprobs, answers)
-    score_weight, of_pool = _pooled_weights(held_out, rows.logprobs, answers, of_scores=of_scores)
-    pooled = held_out + score_weight * rows.logprobs
-    at_temperature = tempered(rows.logprobs, temperature=of_scores, n_rows=len(rows))
-    fitted = tempered(pooled, temperature=of_pool, n_rows=len(rows))
+    """Return the losses and figures of all kinds of head, from the regression's held-out log-probabilities.
+
+    `lowered` is `scored` with the level of zeros.
+    """
+    of_scores = _best_temperature(lowered, answers)
+    score_weight, of_pool = _pooled_weights(held_out, lowered, answers, of_scores=of_scores)
+    pooled = held_out + score_weight * lowered
+    at_temperature = tempered(lowered, temperature=of_scores, n_rows=len(answers))
+    fitted = tempered(pooled, temperature=of_pool, n_rows=len(answers))
     return [
-        _trial(AS_SCORED, rows.logprobs, answers, labels),
+        _trial(AS_SCORED, scored, answers, labels),
         _trial(TEMPERATURE, at_temperature, answers, labels, temperature=of_scores),
         _trial(FITTED, fitted, answers, labels, temperature=of_pool, score_weight=score_weight),
     ]

@@ -23,6 +23,7 @@ from calibrant.heads._linear import (
     HeadEmbedding,
     HeadRows,
     LinearModel,
+    ZeroLevel,
     as_numbers,
     tempered,
 )
@@ -84,6 +85,8 @@ class Head(SavedFit):
         Labelled rows it learned from.
     reason : str
         Reason for the kind, in one sentence or two.
+    zeros : ZeroLevel or None
+        What is put for log-probabilities that stand for zeros, first of all; None leaves them as they are.
     temperature : float or None
         Divisor of the final log-probabilities; None if it is ``as scored``.
     shift : tuple of float, length L, or None
@@ -116,6 +119,7 @@ class Head(SavedFit):
     kind: str
     model: LinearModel = field(repr=False, compare=False)
     strengths: Mapping[Block, float] = field(default_factory=dict)
+    zeros: ZeroLevel | None = None
     temperature: float | None = None
     shift: tuple[float, ...] | None = None
     embedding: HeadEmbedding | None = None
@@ -211,6 +215,8 @@ class Head(SavedFit):
         ):
             if needed and given is None:
                 raise ConfigurationError(f"Expected {name} for a head of {self.title}, got none: pass them.")
+        if self.zeros is not None:
+            rows = replace(rows, logprobs=self.zeros.lowered(rows.logprobs))
         if self.embedding is not None:
             rows = replace(rows, embeddings=self.embedding.vectors(rows.texts or ()))
         return rows
@@ -228,6 +234,7 @@ class Head(SavedFit):
     def digest(self) -> str:
         """SHA-256 of everything that determines the output, 64 hexadecimal digits."""
         state: list[Any] = [self.labels, self.temperature, self.n_rows, self.model.to_state()]
+        state += [] if self.zeros is None else [vars(self.zeros)]
         state += [] if self.shift is None else [self.shift]
         state += [] if self.embedding is None else [self.embedding.identity]
         state += [self.named_tokens] if self.named_tokens else []
@@ -257,6 +264,7 @@ class Head(SavedFit):
             "temperature": self.temperature,
             "figures": [vars(one) for one in self.figures],
             "model": self.model.to_state(),
+            **({} if self.zeros is None else {"zeros": vars(self.zeros)}),
             **({} if self.shift is None else {"shift": list(self.shift)}),
             **({} if self.embedding is None else {"embedding": self.embedding.to_state()}),
             **({"named_tokens": list(self.named_tokens)} if self.named_tokens else {}),
@@ -266,6 +274,7 @@ class Head(SavedFit):
     def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
         _check_state(state)
         shift = None if "shift" not in state else as_numbers(state["shift"], (len(labels),)).tolist()
+        zeros = _stored_zeros(state["zeros"]) if "zeros" in state else None
         embedding = HeadEmbedding.from_state(state["embedding"]) if "embedding" in state else None
         model = LinearModel.from_state(state["model"], n_labels=len(labels))
         if ("embeddings" in model.blocks) != (embedding is not None):
@@ -281,6 +290,7 @@ class Head(SavedFit):
             strengths=state["strengths"],
             embedding=embedding,
             named_tokens=tuple(map(operator.index, state.get("named_tokens", ()))),
+            zeros=zeros,
             temperature=state["temperature"],
             shift=None if shift is None else tuple(shift),
             figures=tuple(HeadFigures(**one) for one in state["figures"]),
@@ -304,6 +314,13 @@ class Head(SavedFit):
                 f"Expected a head for {len(fingerprint.labels)} labels {tuple(fingerprint.labels)[:3]}, got one for "
                 f"{len(self.labels)} labels {self.labels[:3]}: fit it on this label set, in this order."
             )
+
+
+def _stored_zeros(stored: Mapping[str, Any]) -> ZeroLevel:
+    at_most, drop = as_numbers([stored["at_most"], stored["drop"]], (2,)).tolist()
+    if drop <= 0.0:
+        raise ValueError("the level of zeros does not go down")
+    return ZeroLevel(at_most=at_most, drop=drop)
 
 
 def _check_state(state: Mapping[str, Any]) -> None:

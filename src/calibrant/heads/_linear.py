@@ -263,6 +263,33 @@ class HeadRows:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ZeroLevel:
+    """Level of the probabilities that were too small to be reported, learned from labelled rows.
+
+    Attributes
+    ----------
+    at_most : float
+        Log-probabilities up to this one stand for zeros.
+    drop : float
+        By how much they are lowered, in nats, above 0.
+
+    Examples
+    --------
+    >>> zeros = ZeroLevel(at_most=np.log(0.004), drop=np.log(16.0))
+    >>> np.exp(zeros.lowered(np.log([[0.9975, 0.0025], [0.9, 0.1]]))).round(5)
+    array([[9.9984e-01, 1.6000e-04],
+           [9.0000e-01, 1.0000e-01]])
+    """
+
+    at_most: float
+    drop: float
+
+    def lowered(self, logprobs: FloatArray) -> FloatArray:
+        """Return normalised log-probabilities of labels with lower zeros, shape (n, L)."""
+        return log_normalise(np.where(logprobs <= self.at_most, logprobs - self.drop, logprobs))
+
+
 def tempered(log_proba: FloatArray, *, temperature: float, n_rows: int) -> FloatArray:
     """Return log-probabilities after temperature, and smoothing for `n_rows` rows, shape (n, L).
 
@@ -501,10 +528,11 @@ class Design:
         scores = (matrix @ per_score).toarray()
         return _Taught(matrix=matrix, scores=scores, per_score=per_score, mean=np.zeros(0), scale=np.zeros(0))
 
-    def model(self, strengths: Strengths, *, by_label: bool = True) -> LinearModel:
+    def model(self, strengths: Strengths, *, by_label: bool = True, score_weight: float = 0.0) -> LinearModel:
         """Return the fitted model of the blocks that have a strength, the most probable one a posteriori.
 
-        Labels count alike; unless `by_label`, rows do.
+        Labels count alike; unless `by_label`, rows do. `score_weight` times the log-probabilities as they were scored
+        are added to its own.
         """
         row_weights = self._label_weights if by_label else np.ones(len(self._truth))
         on = {block: taught for block, taught in self._blocks.items() if block in strengths}
@@ -524,12 +552,13 @@ class Design:
             if block == "labels":  # the scores are the columns before they were standardised
                 intercept = intercept + shared[block] * taught.mean
             columns[block] = Columns(mean=taught.mean, scale=taught.scale, coefficients=found)
-        return LinearModel(
+        fitted = LinearModel(
             intercept=intercept,
             columns=columns,
             words=self._words if "text" in on else None,
             word_coefficients=word_coefficients,
         )
+        return fitted.with_scores(score_weight) if score_weight > 0.0 else fitted
 
     def _solved_blocks(
         self,
