@@ -22,9 +22,8 @@ from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits, Stop
 from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
-from calibrant.evaluation._cache import default_cache
 from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
-from calibrant.evaluation._evaluator import BatchEvaluator
+from calibrant.evaluation._evaluator import BatchEvaluator, default_cache
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JournalAfterSearch

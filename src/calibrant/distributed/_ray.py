@@ -25,8 +25,8 @@ from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Limits, Predictor, Stop
 from calibrant.core._rows import Example
 from calibrant.distributed._ledger import BudgetLedger, Leased, Spending
-from calibrant.evaluation._cache import MAX_BYTES
 from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, query_about
+from calibrant.evaluation._evaluator import MAX_BYTES
 from calibrant.inference._base import run_sync
 from calibrant.runs._rows import row_line
 from calibrant.runs._shards import FinishedRows, blocks_of

@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import Recorded, read_json_object
+from calibrant.core._files import Recorded, read_json_object, user_path
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import FloatArray, Interval, JsonObject, Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.evaluation._cache import default_history
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.evaluation._metrics import EvaluationResult
 from calibrant.metrics._intervals import bootstrap_interval, wilson_interval
@@ -62,6 +61,15 @@ _LOG = logging.getLogger("calibrant")
 _MOST_WAITING: Final = 10_000
 _SECONDS_TO_RETRY: Final = 5.0
 _SECONDS_TO_CLOSE: Final = 10.0  # twice the time that a locked database is waited for
+
+
+def default_history() -> str:
+    """Return the URL or file of the user's history.
+
+    ``$CALIBRANT_HISTORY`` (a SQLAlchemy URL or a file), or else ``history.sqlite`` in ``$CALIBRANT_HOME``,
+    or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
+    """
+    return os.environ.get("CALIBRANT_HISTORY") or str(user_path("history.sqlite", "state"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ from calibrant.core._predictor import Limits, OnPrediction, Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DEFAULT_MODEL, ModelSettings
 from calibrant.core._task import Task
-from calibrant.evaluation._cache import open_cache
+from calibrant.evaluation._evaluator import open_cache
 from calibrant.evaluation._figures import measurements_of
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Measurements, Tuned, thresholds_of
