@@ -273,7 +273,7 @@ class Watch(FailureMonitor):
 def check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | None) -> None:
     """Check top_logprobs, the number of workers and the log-probability space."""
     for name, value in (("top_logprobs", top_logprobs), ("max_litellm_workers", workers)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:
             raise ConfigurationError(f"Expected {name} to be a whole number of at least 1, got {value!r}.")
     if space is not None and space not in {LogprobSpace.MASKED, LogprobSpace.RAW}:
         raise ConfigurationError(f"Expected space 'masked' or 'raw', got {space!r}.")

@@ -29,11 +29,11 @@ from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavai
 from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction, Token
+from calibrant.core._reported import is_number
 from calibrant.core._rows import Example
 from calibrant.inference._base import BasePredictor
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import extract_distribution
-from calibrant.metrics._validation import is_number
 
 _CLOSING: Final = b'"}'
 _BLANK: Final = b" \t\r\n"

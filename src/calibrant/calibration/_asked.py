@@ -307,7 +307,7 @@ class _Request:
     def checked(cls, *, target: float, delta: float, metric: Metric, budget: int) -> _Request:
         if metric not in METRICS:
             raise ConfigurationError(f"Expected metric to be one of {', '.join(METRICS)}, got {metric!r}.")
-        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        if type(budget) is not int or budget < 1:
             raise ConfigurationError(f"Expected budget as a number of labels from 1, got {budget!r}.")
         return cls(
             target=check_number("target", target, "(0, 1)"),

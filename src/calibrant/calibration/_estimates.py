@@ -350,7 +350,7 @@ def _check_known(seen: Collection[str], labels: Sequence[str]) -> None:
 
 
 def _checked_budget(budget: int, n: int) -> int:
-    if isinstance(budget, bool) or not isinstance(budget, int) or not 2 <= budget <= n:
+    if type(budget) is not int or not 2 <= budget <= n:
         raise ConfigurationError(
             f"Expected budget as a number of labels from 2 to {n:,}, the rows that there are, got {budget!r}."
         )

@@ -17,6 +17,7 @@ from calibrant.cascade.methods._verification import AutoMixEntailment
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
 from calibrant.core._prediction import LogprobSpace, Prediction
+from calibrant.core._reported import is_number
 from calibrant.core._settings import (
     Amount,
     Count,
@@ -176,8 +177,8 @@ class CascadeModelSettings(ModelSettings):
     @pydantic.field_validator("size", mode="before")
     @classmethod
     def _check_size(cls, size: object) -> object:
-        number = isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < math.inf
-        if size is None or number or (isinstance(size, str) and size.strip()):
+        is_positive = is_number(size) and size > 0
+        if size is None or is_positive or (isinstance(size, str) and size.strip()):
             return size
         raise wrong("Input should be a size such as '7b' or 0.5", "write it with its unit, or leave it out")
 

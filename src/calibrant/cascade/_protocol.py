@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import FloatArray, JsonObject, Prediction, Record, Usage
+from calibrant.core._reported import is_number
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.metrics._validation import check_number
@@ -288,11 +289,7 @@ class Calibrator(Protocol):
 
 def is_share(value: object) -> TypeGuard[float]:
     """Return True if `value` is a number in [0, 1] and not a bool."""
-    return (
-        isinstance(value, int | float | np.number)
-        and not isinstance(value, bool)
-        and bool(0.0 <= value <= 1.0)
-    )
+    return is_number(value) and 0.0 <= value <= 1.0
 
 
 def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._predictor import interruptible_sleep
+from calibrant.core._reported import is_number
 
 _T = TypeVar("_T")
 Call: TypeAlias = Callable[[], Awaitable[_T]]
@@ -197,7 +197,7 @@ def check_seconds(value: object, *, name: str = "timeout") -> None:
     ConfigurationError
         The timeout is no number, or not above 0.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not is_number(value) or value <= 0:
         raise ConfigurationError(f"Expected {name} to be a number of seconds above 0, got {value!r}.")
 
 

@@ -16,7 +16,7 @@ from calibrant.core._completion import TokenContinuation, Vocabulary
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import BoolArray, SingleArray
-from calibrant.core._reported import reported_mapping
+from calibrant.core._reported import is_number, reported_mapping
 from calibrant.core._schema import SchemaNode, with_inner_schemas
 
 if TYPE_CHECKING:
@@ -378,7 +378,7 @@ class Sampler:
 
 
 def _number(name: str, value: object, *, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= most:
+    if not is_number(value) or not 0.0 <= value <= most:
         raise ConfigurationError(f"Expected {name} between 0 and {most:g}, got {value!r:.40}.")
     return float(value)
 

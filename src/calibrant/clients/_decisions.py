@@ -28,7 +28,7 @@ from calibrant.clients._litellm import (
 from calibrant.core._completion import CompletionRequest, DecisionAnswer, DecisionQuestion, DecisionResponse
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Record, Usage
-from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._reported import bounded_count, is_number, reported_mapping
 
 DECISIONS: Final = "decisions/"
 SYSTEM_ONE: Final = "systemone/"
@@ -206,7 +206,7 @@ class RemoteDecisionClient:
     def _number(self, value: object) -> float:
         if type(value) is float and abs(value) <= _MOST:  # as nearly all are
             return value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MOST:
+        if not is_number(value) or abs(value) > _MOST:
             raise self._broken(f"expected a probability, got {value!r:.40}")
         return float(value)
 

@@ -668,7 +668,7 @@ def _text(answer: Record, name: str) -> str | None:
 
 
 def _positive_int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return value if type(value) is int and value > 0 else None
 
 
 class EchoError(Exception):

@@ -1,10 +1,12 @@
-"""Functions that sanitise server output: printable text and bounded counts."""
+"""Functions that sanitise server output: printable text, numbers and bounded counts."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from numbers import Real
+from typing import Any, Final, TypeGuard
 
 MOST_TOKENS: Final = 2**53
 """The largest count that is believed: every whole number up to it is exact as a float."""
@@ -21,6 +23,16 @@ _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 # White space that JSON knows is layout; the rest has no place in an answer.
 _UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return True if `value` is a finite real number; bools do not count."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def bounded_count(value: object) -> int:

@@ -304,7 +304,7 @@ class Cluster:
     def __post_init__(self) -> None:
         for name in ("workers", "block_rows"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if type(value) is not int or value < 1:
                 raise ConfigurationError(f"Expected {name} to be an integer of at least 1, got {value!r}.")
 
 

@@ -23,6 +23,7 @@ from calibrant.core._files import Recorded, read_json_object, user_path
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import FloatArray, Interval, JsonObject, Outcome, Prediction
 from calibrant.core._predictor import Predictor
+from calibrant.core._reported import is_number
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.evaluation._metrics import EvaluationResult
 from calibrant.metrics._intervals import bootstrap_interval, wilson_interval
@@ -348,7 +349,7 @@ class EvaluationHistory:
             raise ConfigurationError(
                 f"Expected strategy to be one of {', '.join(get_args(Strategy))}, got {strategy!r}."
             )
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1.0:
+        if not is_number(alpha) or not 0.0 < alpha < 1.0:
             raise ConfigurationError(
                 f"Expected alpha, the confidence level, in (0, 1), got {alpha!r}: 0.95 is usual."
             )

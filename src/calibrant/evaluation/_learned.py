@@ -337,7 +337,7 @@ def calibrate_predictions(
     >>> held_out.rows, held_out.ece_before.estimate > held_out.ece_after.estimate
     (20, True)
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if type(seed) is not int or seed < 0:
         raise ConfigurationError(f"Expected seed to be a whole number from 0, got {seed!r}.")
     rng = np.random.default_rng(seed)
     kept, left_out = _usable(predictions)

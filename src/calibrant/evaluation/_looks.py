@@ -178,7 +178,7 @@ class CertificateRequest:
     def __post_init__(self) -> None:
         check_number("target_accuracy", self.target_accuracy, "(0, 1)")
         check_number("delta", self.delta, "(0, 1)")
-        if isinstance(self.looks, bool) or not isinstance(self.looks, int) or self.looks < 1:
+        if type(self.looks) is not int or self.looks < 1:
             raise ConfigurationError(
                 f"Expected looks as the number of certificates planned for these rows, from 1, got {self.looks!r}."
             )

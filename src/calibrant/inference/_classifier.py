@@ -27,6 +27,7 @@ from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace, Prediction
 from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
+from calibrant.core._reported import is_number
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities, abilities_of_client
@@ -47,7 +48,6 @@ from calibrant.inference._methods import (
 from calibrant.inference._models import ModelLike, allowed_settings, call_options, open_client, replaced_model
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._fields import enum_schema
-from calibrant.metrics._validation import is_number
 
 if TYPE_CHECKING:
     from pathlib import Path

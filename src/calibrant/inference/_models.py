@@ -216,7 +216,7 @@ def _check_options(options: Options) -> None:
             raise ConfigurationError(f"Expected no {name!r} among the model's options: {instead}.")
     for name in ENGINE_SETTINGS:
         value = options.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:
             raise ConfigurationError(
                 f"Expected the model's option {name} to be a whole number of at least 1, got {value!r}."
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -28,12 +27,13 @@ from calibrant.core._prediction import (
     Usage,
 )
 from calibrant.core._predictor import CallGroup
+from calibrant.core._reported import is_number
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
 from calibrant.inference._methods import Decoding, Method, ModelSetup, ScoringChoice
 from calibrant.inference._reader import Content, label_content, scored_part
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError, field_value
-from calibrant.metrics._validation import check_count, is_number
+from calibrant.metrics._validation import check_count
 
 _DEFAULT_SAMPLES: Final = 10
 _DEFAULT_TEMPERATURE: Final = 1.0
@@ -76,7 +76,7 @@ def check_seed(options: Mapping[str, Any]) -> None:
         `options` hold a seed that is no whole number.
     """
     seed = options.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+    if seed is not None and type(seed) is not int:
         raise ConfigurationError(
             f"Expected the model's option seed to be a whole number, got {seed!r}: every sample takes the next one."
         )
@@ -464,7 +464,7 @@ def stated_confidence(text: str) -> float | None:
             return None
         number, sign = match.groups()
         is_fraction, value = not number.isdigit(), float(number.replace(",", "."))
-    if not is_number(value) or not math.isfinite(value):
+    if not is_number(value):
         return None
     percent = value * 100.0 if is_fraction and not sign and value <= 1.0 else float(value)
     return (percent + 0.5) / 101.0 if 0.0 <= percent <= 100.0 else None

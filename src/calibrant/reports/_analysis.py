@@ -24,6 +24,7 @@ from calibrant.core._prediction import (
     Outcome,
     Part,
 )
+from calibrant.core._reported import is_number
 from calibrant.core._structures import part_of
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._confidence import (
@@ -676,11 +677,7 @@ def read_distributions(rows: PromptRows, chosen: IndexArray) -> FloatArray:
 
 def _probability(value: object) -> float:
     """Return a probability in [0, 1], which rounding may have left a little."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not -_ROUNDING <= value <= 1.0 + _ROUNDING
-    ):
+    if not is_number(value) or not -_ROUNDING <= value <= 1.0 + _ROUNDING:
         raise ValueError(f"expected a probability in [0, 1], got {value!r:.40}")
     return min(max(float(value), 0.0), 1.0)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from calibrant.core._completion import Message
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import JsonObject
+from calibrant.core._reported import is_number
 from calibrant.logprobs._fields import as_response_format, enum_schema
 
 # From easy to hard.
@@ -128,7 +129,7 @@ def read_judgement(text: str) -> float | None:
             score = _lone_grade(score)
     else:
         score = _lone_grade(body)
-    if not isinstance(score, int | float) or isinstance(score, bool) or not 0.0 <= score <= _BEST_GRADE:
+    if not is_number(score) or not 0.0 <= score <= _BEST_GRADE:
         return None
     return score / _BEST_GRADE
 

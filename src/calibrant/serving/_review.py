@@ -21,7 +21,7 @@ from calibrant.calibration._asked import Metric
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_run_record, remove_leftovers, write_atomically
 from calibrant.core._prediction import Outcome
-from calibrant.core._reported import writable
+from calibrant.core._reported import is_number, writable
 from calibrant.core._rows import ENDINGS, Example, read_examples, read_rows, row_id_of
 from calibrant.core._task import Task
 from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, AskedRows, RowsPromise, whole
@@ -455,5 +455,4 @@ def _step(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> float | None:  # noqa: ANN401 (a JSON value)
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return round(float(value), 6) if is_number else None
+    return round(float(value), 6) if is_number(value) else None

@@ -16,7 +16,7 @@ from calibrant.core._errors import ConfigurationError, ContextLengthError, DataE
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import JsonObject, LogprobSpace, Outcome, Prediction, Record, Usage
 from calibrant.core._predictor import Limits, Query
-from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._reported import bounded_count, is_number, reported_mapping
 from calibrant.inference import RetryPolicy
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
@@ -578,7 +578,7 @@ def _usage(reply: Record) -> Usage:
     """Return the usage reported by the service."""
     used = reported_mapping(reply.get("usage"))
     cost = used.get("cost")
-    if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= _MOST_COST:
+    if not is_number(cost) or not 0 <= cost <= _MOST_COST:
         cost = None
     return Usage(
         prompt_tokens=bounded_count(used.get("prompt_tokens")),

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from calibrant.core._completion import Client, Completion, CompletionRequest, Message
 from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.core._prediction import Usage
+from calibrant.core._reported import is_number
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._methods import call_deadline
 from calibrant.inference.routed._provider import Breaker, priced
@@ -173,7 +174,7 @@ def guarded(quality: Quality) -> Quality:
             score = error
         if score is None:
             return None
-        if isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= 1.0:
+        if is_number(score) and 0.0 <= score <= 1.0:
             return float(score)
         if not warned:
             warned = True
