@@ -286,7 +286,9 @@ class _Logged:
         """Add the settings of a record, nested ones with their path as name."""
         for name, value in record.items():
             if isinstance(value, Mapping):
-                public = without_secrets(value)[0] if name.endswith(_OPTIONS) else value
+                public = value
+                if name.endswith(_OPTIONS):
+                    public = without_secrets(value)[0]
                 self._settings(f"{prefix}{name}.", public)
             elif isinstance(value, str | int | float):
                 self.params[self._allowed(prefix + name)] = str(value)

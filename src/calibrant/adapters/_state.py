@@ -331,7 +331,8 @@ def labels_of(
         listed = labels_from_schema(given[1], field_path)
     if labels is None:
         return LabelSet(listed)
-    if differ := sorted({*labels.labels} ^ {*listed}):
+    differ = sorted({*labels.labels} ^ {*listed})
+    if differ:
         raise ConfigurationError(
             f"Expected labels to be those of the schema, got sets that differ in {differ[0]!r:.80}: make them equal, "
             "or leave labels out."
@@ -408,7 +409,9 @@ class PriorCorrector:
             self._stand_in = key
 
     def _fit(self, own: dict[str, FloatArray]) -> LabelPriorCorrection:
-        other = {} if self._stand_in is None else self._rows[self._stand_in]
+        other = {}
+        if self._stand_in is not None:
+            other = self._rows[self._stand_in]
         missing = min(PRIOR_ROWS, len(other)) - len(own)
         rows = list(own.values())
         weights = [1.0] * len(own)
@@ -424,7 +427,9 @@ class PriorCorrector:
     def correct(self, query: Query, prediction: Prediction) -> Prediction:
         """Return `prediction` corrected for the label prior of its prompt, if a prior is fitted."""
         correction = self.correction(query)
-        return prediction if correction is None else correct_prediction(prediction, correction)
+        if correction is None:
+            return prediction
+        return correct_prediction(prediction, correction)
 
 
 def _key(query: Query) -> _Key:

@@ -318,7 +318,9 @@ class ConfidenceMetric(ConfidenceGrader):
                 f"{sorted(gold.keys())}: name it with label_field."
             )
         answer = gold[self.label_field]
-        known = self.labels.canonical(answer) if isinstance(answer, str) else None
+        known = None
+        if isinstance(answer, str):
+            known = self.labels.canonical(answer)
         if known is None:
             some = ", ".join(self.labels.labels[:8])
             raise DataError(
@@ -340,7 +342,9 @@ class ConfidenceMetric(ConfidenceGrader):
         reason = str(pred.get("reason") or "")
         if outcome is not Outcome.OK:
             return Prediction(label=None, outcome=outcome, reason=reason, text=text)
-        known = self.labels.canonical(label) if isinstance(label, str) else None
+        known = None
+        if isinstance(label, str):
+            known = self.labels.canonical(label)
         if known is None:
             wrote = text or ("" if label is None else str(label))
             return Prediction(

@@ -188,7 +188,9 @@ def draft_task(
     """
     _check_path(data)
     is_csv = data.suffix.lower() in {".csv", ".tsv"}
-    csv = _csv_format(data, {text, label} - {None}) if is_csv else ANY_CSV
+    csv = ANY_CSV
+    if is_csv:
+        csv = _csv_format(data, {text, label} - {None})
     found = find_columns(_first_columns(data, csv), path=data, text=text, label=label, ask=ask)
     checks = RowChecks(longest=_EMBEDDED_BYTES if (model or "local/").startswith("local/") else None)
     for row in read_rows(data, csv=csv):
@@ -253,7 +255,9 @@ def _first_columns(data: Path, csv: CsvFormat, *, skip: int = 0) -> list[Column]
 
 def _label(row: Row, name: str) -> str:
     value = label_text(row.values.get(name))
-    return encodable_text(value, row) if isinstance(value, str) else _cell(row, name)
+    if isinstance(value, str):
+        return encodable_text(value, row)
+    return _cell(row, name)
 
 
 def _cell(row: Row, name: str) -> str:
@@ -268,7 +272,9 @@ def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
     count = len(checks.labels)
     rows = checks.labels.total()
     if count < 2:
-        got = repr(next(iter(checks.labels), ""))[:60] if count else "no answer at all"
+        got = "no answer at all"
+        if count:
+            got = repr(next(iter(checks.labels), ""))[:60]
         raise DataError(
             f"expected at least two labels in {column!r}, got {got}: add rows of others, or name another column "
             "by --label-column.",

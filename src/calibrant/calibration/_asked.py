@@ -512,7 +512,9 @@ class _RecallTests:
         doubt = np.sqrt(self.probability * (1.0 - self.probability) + _DOUBT)
         self.labels_needed = self._labels_needed(doubt)
         enough = np.flatnonzero((self.labels_needed <= self.budget) & (self.sizes < n))
-        size = int(self.sizes[enough[-1]]) if len(enough) else n
+        size = n
+        if len(enough):
+            size = int(self.sizes[enough[-1]])
         first = np.arange(n) < size
         # Neyman's allocation: in proportion to the deviation of what a row adds to the sum.
         self.weights = np.where(first, 1.0 - self.target, self.target) * doubt * (size < n)
@@ -524,7 +526,9 @@ class _RecallTests:
     def size(self) -> int:
         """Fewest first rows that pass, as do all larger numbers that are tested; n without a label."""
         failed = np.flatnonzero(~self.passed)
-        last = failed[0] - 1 if len(failed) else -1
+        last = -1
+        if len(failed):
+            last = failed[0] - 1
         return int(self.sizes[last])
 
     def order(self, ranks: FloatArray) -> IndexArray:

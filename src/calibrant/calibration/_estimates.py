@@ -384,7 +384,9 @@ def _spread(found: FloatArray, codes: IndexArray, *, n_labels: int) -> FloatArra
     spread = np.full((n, n_labels), 1.0 / n_labels)
     spread[rows] = others[rows, None]
     spread[rows, codes[rows]] = own[rows]
-    return spread if found.ndim == 1 else np.where(known, found, spread)
+    if found.ndim == 1:
+        return spread
+    return np.where(known, found, spread)
 
 
 def _mean(values: FloatArray, by: FloatArray, drawn: IndexArray, *, level: float) -> Estimate:

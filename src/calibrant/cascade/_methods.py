@@ -425,7 +425,9 @@ def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Predi
         return
     # Some answers may lack log-probabilities by accident; a model that never has any is another matter.
     client = classifier.client
-    providers = len(client.providers) if isinstance(client, RoutedClient) else 1
+    providers = 1
+    if isinstance(client, RoutedClient):
+        providers = len(client.providers)
     if asked.silent_models >= providers:
         raise LogprobsUnsupportedError(
             "Its answers come without token log-probabilities.", provider=client.name

@@ -226,7 +226,9 @@ def _ask_anchors(options: Compare, count: int) -> None:
         )
     rows = SavedRows.load(run)
     chosen = choose_anchors(rows, count)
-    place = {} if options.api_base is None else {"api_base": options.api_base}
+    place = {}
+    if options.api_base is not None:
+        place = {"api_base": options.api_base}
     # No cache and no journal: what was answered before is what today's answers are compared with.
     tuned = from_run(run, task=options.task)
     with contextlib.closing(open_tuned(tuned, options=place)) as classifier:
@@ -372,7 +374,9 @@ def _changed_places(first: SavedRows, other: SavedRows) -> tuple[list[int], list
             continue
         before = first.correct[a]
         after = other.correct[b]
-        loss = 0 if UNKNOWN in (before, after) else int(before) - int(after)
+        loss = 0
+        if UNKNOWN not in (before, after):
+            loss = int(before) - int(after)
         if loss or first.labels[a] != other.labels[b]:
             rank = {1: 0, -1: 1}.get(loss, 2)
             changed.append((rank, a, b))

@@ -105,7 +105,8 @@ def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
 
 
 def _warn(path: Path, *, saved: bool) -> None:
-    if (why := unfinished(path)) is not None:
+    why = unfinished(path)
+    if why is not None:
         say(f"warning: {path} {why}: only the rows that are there were used.")
     if not saved:
         say(

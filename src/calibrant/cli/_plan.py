@@ -179,7 +179,8 @@ def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
     """Read runs; warn about incomplete ones."""
     runs = [recorded_run(path) for path in paths]
     for path in paths:
-        if (reason := unfinished(path)) is not None:
+        reason = unfinished(path)
+        if reason is not None:
             say(f"warning: {path} {reason}: {advice}.")
     return runs
 

@@ -86,7 +86,9 @@ class FirstCall:
             The call failed, or the first call failed with a systemic fault.
         """
         start = self._starts.here(_Start)
-        return call() if start.has_ended else self._after_first(start, call)
+        if start.has_ended:
+            return call()
+        return self._after_first(start, call)
 
     async def _after_first(self, start: _Start, call: Call[_T]) -> _T:
         first = start.first
@@ -261,7 +263,9 @@ class RetryPolicy:
         ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** (failures - 1))
         wait = ceiling * (0.5 + 0.5 * self.jitter())
         retry_after = None if error is None else error.retry_after
-        return wait if retry_after is None else max(wait, retry_after)
+        if retry_after is None:
+            return wait
+        return max(wait, retry_after)
 
     def worth_retrying(self, error: ProviderError) -> bool:
         """Return True if the same call may succeed soon."""

@@ -339,7 +339,8 @@ class Price:
     def cost(self, usage: object) -> float | None:
         """Return the cost of a call from its ``usage``; None without a number of prompt tokens."""
         counts = reported_mapping(usage)
-        prompt, answer = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+        prompt = _count(counts.get("prompt_tokens"))
+        answer = _count(counts.get("completion_tokens"))
         if prompt is None:
             return None
         cost = prompt * self.prompt + (answer or 0) * self.answer
@@ -451,7 +452,9 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
 
 def _count(value: object) -> int | None:
     """Return a number of tokens, bounded; None for anything else."""
-    return bounded_count(value) if type(value) is int and value >= 0 else None
+    if type(value) is int and value >= 0:
+        return bounded_count(value)
+    return None
 
 
 def needs_litellm(model: str, options: Options) -> bool:

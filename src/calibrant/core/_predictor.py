@@ -187,7 +187,9 @@ class Query:
         return self._messages(self.prompt, "")
 
     def _messages(self, system: str, text: str) -> tuple[Message, ...]:
-        user = text if self.user_template is None else self.user_template.replace(INPUT_SLOT, text)
+        user = text
+        if self.user_template is not None:
+            user = self.user_template.replace(INPUT_SLOT, text)
         return ({"role": "system", "content": system}, {"role": "user", "content": user})
 
 

@@ -77,7 +77,9 @@ def clean_line(text: str, *, limit: int) -> str:
     if not text.isprintable():
         text = _SURROGATES.sub(_REPLACEMENT, text[: 8 * limit])
         text = _CONTROLS.sub("", _BREAKS.sub(" ", _ESCAPES.sub("", text)))
-    return text if len(text) <= limit else text[:limit] + "..."
+    if len(text) <= limit:
+        return text
+    return text[:limit] + "..."
 
 
 def escaped_line(text: str, *, limit: int) -> str:
@@ -99,7 +101,9 @@ def clean_text(text: str) -> str:
 
     Tabs and line breaks stay. Nothing is removed, so that an illegal answer does not become a legal one.
     """
-    return text if text.isprintable() else _UNWRITABLE.sub(_REPLACEMENT, text)
+    if text.isprintable():
+        return text
+    return _UNWRITABLE.sub(_REPLACEMENT, text)
 
 
 def writable(text: str) -> str:

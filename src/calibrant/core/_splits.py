@@ -258,7 +258,9 @@ class TextGroups:
     def key(self, text: str) -> int:
         """Return the key of a text's group; of a text of its own, its hash."""
         found = self.find(text)
-        return text_hash(text) if found is None else found[0]
+        if found is None:
+            return text_hash(text)
+        return found[0]
 
     def place(self, hashed: int) -> int | None:
         """Return the place of a text in the arrays, by its hash; None for a text of its own."""

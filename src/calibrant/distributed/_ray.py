@@ -89,7 +89,9 @@ class AnsweredBlock(NamedTuple):
             return None
         if self.kind == "ProviderError":
             return ProviderError(self.error, provider=self.provider)
-        return ConfigurationError(self.error) if self.kind == "ConfigurationError" else StateError(self.error)
+        if self.kind == "ConfigurationError":
+            return ConfigurationError(self.error)
+        return StateError(self.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +228,8 @@ class Worker:
         stopped = ""
         if self._broken is not None:
             return AnsweredBlock.fault(number, b"", self._broken)
-        first, last = rows[0][0], rows[-1][0]
+        first = rows[0][0]
+        last = rows[-1][0]
         died = f"{_DEATHS} workers died while they answered the rows {first} to {last} (counted from 0): {_SEE_LOG}"
         try:
             with _unless_deadly(self._book, f"block {number}", most=_DEATHS, message=died):

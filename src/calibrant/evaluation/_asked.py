@@ -129,9 +129,9 @@ class AnswerFile:
         texts = self.texts_of([place for place, _ in added], rows)
         for place, answer in added:
             values = (int(rows.index[place]), texts[place], rows.labels[place], answer)
-            self._lines[place, answer] = _csv_line(values)
+            self._lines[place, answer] = csv_line(values)
         lines = (self._lines[one] for one in self.answers.items())
-        return "".join([_csv_line(_COLUMNS), *lines])
+        return "".join([csv_line(_COLUMNS), *lines])
 
     def _write_tasks(self, rows: SavedRows) -> None:
         seen = {label for label in rows.labels if label is not None}
@@ -190,7 +190,8 @@ def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], _Task | 
         yield row.line, row.values, None
 
 
-def _csv_line(values: Sequence[object]) -> str:
+def csv_line(values: Sequence[object]) -> str:
+    """Return a line of CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue()
@@ -307,20 +308,22 @@ class AskedRows:
         """
         make_folder(out)
         accepted = set(self.places[self.certificate.accepted].tolist())
-        yes, no = ("accepted", "review")
+        yes = "accepted"
+        no = "review"
         if self.certificate.metric == "recall":
-            yes, no = ("flagged", "left out")
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("index", "label", "confidence", "decision"))
+            yes = "flagged"
+            no = "left out"
+        lines = [csv_line(("index", "label", "confidence", "decision"))]
         for place in self.places.tolist():
             answer = self.answers.get(place)
             decision = "answered" if answer else yes if place in accepted else no
             confidence = float(self.rows.confidence[place])
             shown = "" if math.isnan(confidence) else confidence
-            label = self.rows.labels[place] if answer in (None, NO_LABEL) else answer
-            writer.writerow([int(self.rows.index[place]), label, shown, decision])
-        write_atomically(out / DECIDED, text.getvalue())
+            label = answer
+            if answer in (None, NO_LABEL):
+                label = self.rows.labels[place]
+            lines.append(csv_line((int(self.rows.index[place]), label, shown, decision)))
+        write_atomically(out / DECIDED, "".join(lines))
         write_json(out / CERTIFICATE, self.to_record())
 
 
@@ -371,8 +374,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
 
     def is_right(place: int) -> bool:
         if not file.answers.get(place):
-            file.answers[place] = answered(answer, file, rows, place)
-            file.write(rows)
+            ask(answer, file, rows, place)
         return promise.is_right(place, file.answers[place])
 
     promise.certificate(is_right)
@@ -436,7 +438,8 @@ class RowsPromise:
         wanted: list[int] = []
 
         def is_right(place: int) -> bool | None:
-            if given := answers.get(place):
+            given = answers.get(place)
+            if given:
                 return self.is_right(place, given)
             wanted.append(place)
             return True if len(wanted) < ROUND else None
@@ -449,7 +452,9 @@ class RowsPromise:
         known = {place: answers[place] for place in self.places.tolist() if answers.get(place)}
 
         def is_right(place: int) -> bool | None:
-            return self.is_right(place, known[place]) if place in known else None
+            if place in known:
+                return self.is_right(place, known[place])
+            return None
 
         certificate = counted_promise(self.certificate(is_right), self.rows, self.places, label=self.label)
         return AskedRows(
@@ -496,8 +501,8 @@ def probability_of(probabilities: object, label: str) -> float:
     return min(max(float(probabilities.get(label) or 0.0), 0.0), 1.0)
 
 
-def answered(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int) -> str:
-    """Return the answer to the row at `place`; DataError if it is no label."""
+def ask(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int) -> None:
+    """Write the answer to the row at `place` into its file; DataError if it is no label."""
     found = answer(file.texts_of([place], rows)[place])
     if not found or not _is_label(found, rows):
         name = getattr(answer, "__name__", "the source of labels")
@@ -505,7 +510,8 @@ def answered(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int)
             f"expected a label from {name}, {_some_labels(rows)}, or {NO_LABEL} where none fits, got {found!r:.60} for "
             f"the row with index {int(rows.index[place])}: the answers before it are kept, so mend it and ask again."
         )
-    return found
+    file.answers[place] = found
+    file.write(rows)
 
 
 def _labelling_config(labels: Sequence[str]) -> str:
@@ -521,7 +527,9 @@ def _task_record(index: int, text: str, label: str | None, confidence: float, *,
     """Return the task of a row, with its predicted label and confidence as a prediction of `model`."""
     task: JsonObject = {"data": {_TEXT_FIELD: text, "index": index}}
     if label is not None:
-        score = {} if math.isnan(confidence) else {"score": confidence}
+        score = {}
+        if not math.isnan(confidence):
+            score = {"score": confidence}
         chosen = {
             "from_name": _LABEL_FIELD,
             "to_name": _TEXT_FIELD,

@@ -323,7 +323,9 @@ class BatchEvaluator:
             )
         directory = None if file is None else file.directory
         result = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
-        return result if rows.frame is None else with_frame(result, rows.frame, decide)
+        if rows.frame is None:
+            return result
+        return with_frame(result, rows.frame, decide)
 
     def _run(
         self,
@@ -365,7 +367,9 @@ class BatchEvaluator:
                 run.announce()
                 run.answer()
             result = run.finish()
-        return result if file is None else replace(result, written=file.written)
+        if file is None:
+            return result
+        return replace(result, written=file.written)
 
     def _inspection(self, examples: Iterable[Example], *, keeps_rows: bool) -> Inspection | None:
         """Read and check the examples once; None for an iterator, which cannot be read again."""
@@ -380,7 +384,9 @@ class BatchEvaluator:
                 "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
                 "for is kept under the name of its model."
             )
-        return None if is_iterator else inspect(examples, self._predictor.labels)
+        if is_iterator:
+            return None
+        return inspect(examples, self._predictor.labels)
 
     @staticmethod
     def _keep_journal(run: _EvaluationRun, stack: contextlib.ExitStack) -> None:
@@ -452,7 +458,9 @@ class _EvaluationRun:
 
     def announce(self) -> None:
         """Log the effort of vectors for the remaining rows, if a head reads some."""
-        head = self.predictor.first_head if isinstance(self.predictor, BasePredictor) else None
+        head = None
+        if isinstance(self.predictor, BasePredictor):
+            head = self.predictor.first_head
         if head is not None and self.account.remaining is not None:
             from calibrant.inference._text_vectors import announce_vectors  # noqa: PLC0415 (if a head has some)
 
@@ -537,7 +545,9 @@ class _EvaluationRun:
         """Close the files and return the metrics."""
         if self._file is not None:
             self._file.close()
-        meter = self.predictor.meter if isinstance(self.predictor, BasePredictor) else None
+        meter = None
+        if isinstance(self.predictor, BasePredictor):
+            meter = self.predictor.meter
         result = self.account.result(self.directory, self._about, self._predictions, meter=meter)
         self.complete = result.metrics.complete
         self._report()

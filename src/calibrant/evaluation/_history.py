@@ -354,7 +354,9 @@ class EvaluationHistory:
                 f"Expected alpha, the confidence level, in (0, 1), got {alpha!r}: 0.95 is usual."
             )
         level = float(alpha)
-        scores = [] if strategy == "none" else self._store.latest(scope, limit=_LATEST)
+        scores = []
+        if strategy != "none":
+            scores = self._store.latest(scope, limit=_LATEST)
         empty = HistoryInterval(
             strategy=strategy, alpha=level, scores=len(scores), score_type=_score_type(scores)
         )
@@ -449,7 +451,9 @@ def _checked_scores(
                 f"Expected {name.format(row)} 0 or 1 of the binary family {family!r}, got {numbers[row]:g}: "
                 "name a continuous family (metrics, toxicity), or none."
             )
-    kept = numbers[list(_spread_positions(len(numbers)))] if spread else numbers
+    kept = numbers
+    if spread:
+        kept = numbers[list(_spread_positions(len(numbers)))]
     return [
         Score(score_raw=score, passed=bool(score) if is_binary else None, family=family)
         for score in kept.tolist()

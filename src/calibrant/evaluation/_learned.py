@@ -279,7 +279,9 @@ class CalibrationResult(Recorded):
             raise StateError(
                 f"{directory}: cannot be written ({error}): choose another directory."
             ) from error
-        return [record] if self.fingerprint is None else [record, own]
+        if self.fingerprint is None:
+            return [record]
+        return [record, own]
 
 
 def calibrate_predictions(

@@ -491,7 +491,9 @@ def _folder(path: Path) -> Path | None:
     if path.name != PREDICTIONS or not path.is_file():
         return None
     run = path.parent
-    return run.parent if any(run.parent.glob("*.toml")) else run
+    if any(run.parent.glob("*.toml")):
+        return run.parent
+    return run
 
 
 def _digest(values: Iterable[str]) -> str:

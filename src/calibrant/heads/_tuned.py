@@ -187,7 +187,9 @@ class PredictionHistory(Section):
         for answer in answers:
             if answer is not None:
                 counts.update(labels.decisions(answer))
-        answered = sum(answer is not None for answer in answers) if labels.holds_several else None
+        answered = None
+        if labels.holds_several:
+            answered = sum(answer is not None for answer in answers)
         return cls(
             rows=len(answers),
             labels=dict(sorted(counts.items())),
@@ -290,7 +292,8 @@ def rule_of(
     accept_suggested : bool, default False
         True to accept by the suggested threshold, which promises nothing, where nothing is certified.
     """
-    certified, suggested = thresholds["certified"], thresholds["suggested"]
+    certified = thresholds["certified"]
+    suggested = thresholds["suggested"]
     if certified is not None:
         return "certified", certified["threshold"]
     if accept_suggested and suggested is not None:
@@ -493,7 +496,9 @@ class Tuned:
     @cached_property
     def _measured(self) -> Measurements:
         found = self.measurements
-        return found if isinstance(found, Measurements) else found()
+        if isinstance(found, Measurements):
+            return found
+        return found()
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -508,7 +513,9 @@ class Tuned:
     @property
     def place(self) -> str:
         """Path it was read from, or else its name, for messages."""
-        return self.name if self.path is None else str(self.path)
+        if self.path is None:
+            return self.name
+        return str(self.path)
 
     @property
     def rule(self) -> tuple[Rule | None, float | None]:
@@ -747,7 +754,9 @@ class Tuned:
             )
             accepted = sure and prediction.accepted is not False
         elif prediction.accepted is not None:
-            rule, decided_by, accepted = "cascade", "cascade", prediction.accepted
+            rule = "cascade"
+            decided_by = "cascade"
+            accepted = prediction.accepted
         if prediction.outcome is not Outcome.OK:
             decided_by, accepted = None, False
         return Decision(

@@ -167,7 +167,8 @@ class _Kind(ABC):
     """
 
     def __init__(self, words: list[str], idf: FloatArray) -> None:
-        self.words, self.idf = words, idf
+        self.words = words
+        self.idf = idf
         self._place_of = {word: place for place, word in enumerate(words)}
         self._remembered = _Remembered(self._columns_of)
 

@@ -180,7 +180,8 @@ class VectorStore:
     """
 
     def __init__(self, path: Path, *, max_bytes: int = _MAX_BYTES) -> None:
-        self._path, self._max_bytes = path, max_bytes
+        self._path = path
+        self._max_bytes = max_bytes
         self._has_warned = False
 
     def get_many(self, keys: Sequence[str]) -> dict[str, SingleArray]:
@@ -287,7 +288,9 @@ class TextVectors:
         batch_size: int = _BATCH,
         place: str = "",
     ) -> None:
-        self.name, self.place, self.batch_size = name, place, batch_size
+        self.name = name
+        self.place = place
+        self.batch_size = batch_size
         self._embedder = embedder
         self._calls = ModelCalls(gate=Gate(provider=name))
         self._store = VectorStore(user_path("vectors.sqlite", "cache"))
@@ -489,7 +492,8 @@ class TextVectors:
             found, failures = await self._ask(texts[:middle], charge)
             others, other_failures = await self._ask(texts[middle:], charge)
             return found | others, failures | other_failures
-        found, failures = {}, {}
+        found = {}
+        failures = {}
         for text, row in zip(texts, rows, strict=True):
             try:
                 found[text] = self._checked(row)
@@ -577,7 +581,9 @@ def _open_remote(model: str) -> TextVectors:
             f"Expected the address of an embedding server without credentials, got {name}@...: set the key in the "
             "environment, such as OPENAI_API_KEY."
         )
-    options: dict[str, Any] = {"api_base": address} if at else {}
+    options: dict[str, Any] = {}
+    if at:
+        options = {"api_base": address}
     embedder = LiteLLMEmbedder(name, **options)
     provider, slash, _ = name.partition("/")
     found = address or server_address(name)
@@ -633,7 +639,9 @@ def _default() -> str | None:
     named = os.environ.get(_VARIABLE, "").strip()
     if named:
         return None if named == _NONE else named
-    return _LOCAL if any(model.name == _LOCAL and model.installed for model in local_models()) else None
+    if any(model.name == _LOCAL and model.installed for model in local_models()):
+        return _LOCAL
+    return None
 
 
 def _tell(model: TextVectors, texts: Sequence[str], meter: Gate | None) -> None:
@@ -675,7 +683,8 @@ def announce_vectors(head: Head, texts: Iterable[str], *, rows: int) -> None:
         model.seconds_per_text = head.embedding.seconds_per_text
     shown = list(islice(texts, _ROWS_AHEAD))
     characters = sum(map(len, shown)) * rows // max(1, len(shown))
-    seconds, cost = (model.seconds_per_text or 0.0) * rows, model.expected_cost(characters) or 0.0
+    seconds = (model.seconds_per_text or 0.0) * rows
+    cost = model.expected_cost(characters) or 0.0
     if seconds < _LONG_SECONDS and cost < _MUCH_COST:
         return
     _LOG.warning(
@@ -816,7 +825,9 @@ def vectors_ahead(
 ) -> VectorsAhead | None:
     """Return the source of the vectors that a head reads, see `VectorsAhead`; None if it needs none by calls."""
     model = vectors_of(head)
-    return None if model is None else VectorsAhead(model=model, needs=needs, charge=charge, waits=waits)
+    if model is None:
+        return None
+    return VectorsAhead(model=model, needs=needs, charge=charge, waits=waits)
 
 
 def _unless_failed(prediction: Prediction, error: ProviderError | None) -> Prediction:

@@ -79,8 +79,12 @@ def wilson_limits(successes: float, n: float, *, z: float) -> tuple[float, float
     centre = (p + z * z / (2 * n)) / scale
     half = z / scale * math.sqrt(p * (1.0 - p) / n + z * z / (4 * n * n))
     # Exactly 0 and 1 at the ends, where the formula is right only up to rounding.
-    lower = 0.0 if successes == 0 else max(0.0, centre - half)
-    upper = 1.0 if successes == n else min(1.0, centre + half)
+    lower = 0.0
+    if successes != 0:
+        lower = max(0.0, centre - half)
+    upper = 1.0
+    if successes != n:
+        upper = min(1.0, centre + half)
     return lower, upper
 
 

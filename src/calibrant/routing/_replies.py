@@ -136,7 +136,9 @@ def read_judgement(text: str) -> float | None:
 
 def _lone_grade(text: str) -> float | None:
     match = _LONE_GRADE.fullmatch(text)
-    return None if match is None else float(match[1])
+    if match is None:
+        return None
+    return float(match[1])
 
 
 def triage_messages(text: str, tiers: Iterable[str]) -> tuple[Message, ...]:
@@ -187,7 +189,9 @@ def read_tier(text: str) -> str | None:
     if alone is not None:
         return alone[1].lower()
     quoted = {match[2].lower() for match in _QUOTED_TIER.finditer(body)}
-    return quoted.pop() if len(quoted) == 1 else None
+    if len(quoted) == 1:
+        return quoted.pop()
+    return None
 
 
 def sorted_tiers(tiers: Iterable[str]) -> list[str]:

@@ -234,7 +234,8 @@ class PredictionCache(WriteBehind):
         """Write all pending predictions; after a failure they are pending again."""
         with self._write_lock:
             with self._lock:
-                self._writing, self._pending = self._pending, {}
+                self._writing = self._pending
+                self._pending = {}
             rows = list(self._writing.items())
             done = 0
             try:
@@ -264,9 +265,12 @@ class PredictionCache(WriteBehind):
         passes the cap, so several processes exceed it by a twentieth each at most.
         """
         self._written_bytes += size
-        total = None if self._counted_bytes is None else self._counted_bytes + self._written_bytes
+        total = None
+        if self._counted_bytes is not None:
+            total = self._counted_bytes + self._written_bytes
         if total is None or total > max_bytes or self._written_bytes >= max_bytes * _STEP:
-            self._counted_bytes, self._written_bytes = self._table.evict(max_bytes), 0
+            self._counted_bytes = self._table.evict(max_bytes)
+            self._written_bytes = 0
 
     def _encoded_record(self, key: str, prediction: Prediction) -> tuple[str, str] | None:
         try:
@@ -300,7 +304,9 @@ class PredictionCache(WriteBehind):
 
     def _unsaved(self, error: Exception | None) -> str:
         count = len(self._pending) + self._dropped
-        reason = "see the warnings logged before" if error is None else self._place.reason(error)
+        reason = "see the warnings logged before"
+        if error is not None:
+            reason = self._place.reason(error)
         return (
             f"{self.location}: {count} predictions could not be saved ({reason}): they will be asked "
             "again. Make room, or end what locks the database, and run again."

@@ -258,12 +258,14 @@ def _check_file_names(path: Path, listed: set[str]) -> None:
     place = path / MANIFEST
     required = _REQUIRED.split()
     optional = [*_OPTIONAL.split(), *_STUDENT_FILES]
-    if unknown := listed.difference(required, optional):
+    unknown = listed.difference(required, optional)
+    if unknown:
         known = ", ".join(sorted([*required, *optional]))
         raise damaged_file(
             place, f"expected only files that bundles have ({known}), got {min(unknown)!r:.80}"
         )
-    if unlisted := set(required) - listed:
+    unlisted = set(required) - listed
+    if unlisted:
         raise damaged_file(place, f"expected {min(unlisted)} among the files, got none")
     try:
         present = {entry.name for entry in path.iterdir()} - {MANIFEST}
@@ -271,11 +273,13 @@ def _check_file_names(path: Path, listed: set[str]) -> None:
         raise StateError(
             f"{path}: cannot be read ({error.strerror or error}): allow it to be read."
         ) from error
-    if extra := present - listed:
+    extra = present - listed
+    if extra:
         raise StateError(
             f"{path}: expected only what {MANIFEST} lists, got {min(extra)!r:.80} too: remove it."
         )
-    if missing := listed - present:
+    missing = listed - present
+    if missing:
         raise damaged_file(path, f"expected {min(missing)}, which {MANIFEST} lists, got none")
 
 
@@ -536,7 +540,9 @@ class _FolderReader:
 
     def _load_part(self, name: str, load: Callable[..., _Part], fingerprint: Fingerprint) -> _Part | None:
         """Return the correction, head or calibrator in a file; None if the bundle has no such file."""
-        return load(self._folder / name, fingerprint=fingerprint) if name in self._content else None
+        if name in self._content:
+            return load(self._folder / name, fingerprint=fingerprint)
+        return None
 
     def _students(self, tasks: Sequence[RecordedTask]) -> dict[str, Head]:
         """Return the students by name; those of bundles without their files are in their own folders."""
@@ -562,7 +568,9 @@ class _FolderReader:
             )
         suggested = thresholds["suggested"]
         certified = thresholds["certified"]
-        values = [] if suggested is None else [suggested["high"], suggested["low"]]
+        values = []
+        if suggested is not None:
+            values = [suggested["high"], suggested["low"]]
         values += [] if certified is None else [certified["threshold"]]
         if any(isinstance(value, bool) or not 0.0 <= value <= 1.0 for value in values):
             raise self._damage("thresholds.json", f"expected thresholds in [0, 1], got {values}")

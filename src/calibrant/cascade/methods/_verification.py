@@ -411,8 +411,12 @@ def _too_long(answers: RowAnswers) -> list[ContextLengthError]:
 def _beginning(context: str) -> str:
     """Return the first half of a text, cut at a nearby space if possible."""
     half = context[: len(context) // 2]
-    words = half.rsplit(None, 1)[0] if half.split() else ""
-    return words if 2 * len(words) > len(half) else half
+    words = ""
+    if half.split():
+        words = half.rsplit(None, 1)[0]
+    if 2 * len(words) > len(half):
+        return words
+    return half
 
 
 class AutoMixEntailment(BaseMethod):
@@ -541,7 +545,8 @@ class AutoMixEntailment(BaseMethod):
             usage = sum(usages, Usage())
             return NoEvidence(reason=str(error), usage=usage, attempts=error.attempts)
         usage = sum(usages, Usage())
-        if fault := _contradiction(reply):
+        fault = _contradiction(reply)
+        if fault:
             reason = f"{_CALLED}: expected {fault} Look at what answers at {service.url}."
             return NoEvidence(reason=reason, usage=usage, attempts=attempts)
         # The service's own advice is ignored: the cascade has the threshold.
