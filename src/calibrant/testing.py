@@ -321,7 +321,7 @@ def _piece_after(text: bytes, pieces: Sequence[bytes]) -> tuple[bytes, bool] | N
             return piece, False
         if not text.startswith(piece):
             if piece.startswith(text):
-                return (piece[len(text) :], True)
+                return piece[len(text) :], True
             return None
         text = text[len(piece) :]
     return None

@@ -273,7 +273,7 @@ class DecidedLabels:
     def _rule(self) -> tuple[str | None, float | None]:
         """Rule that accepts rows, and the lowest accepted confidence; see `Tuned.rule`."""
         if self.tuned is None:
-            return (None, None)
+            return None, None
         return self.tuned.rule
 
     @property

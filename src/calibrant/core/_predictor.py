@@ -190,7 +190,7 @@ class Query:
         user = text
         if self.user_template is not None:
             user = self.user_template.replace(INPUT_SLOT, text)
-        return ({"role": "system", "content": system}, {"role": "user", "content": user})
+        return {"role": "system", "content": system}, {"role": "user", "content": user}
 
 
 class Stop:

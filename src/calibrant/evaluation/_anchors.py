@@ -169,7 +169,7 @@ class AnchorComparison:
         after = now.pop()
         if before is None or after is None:
             return None
-        return (before, after)
+        return before, after
 
     def to_record(self) -> JsonObject:
         """Return the comparison as JSON values."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 import pydantic
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._fingerprint import Fingerprint, sha256_of
 from calibrant.core._lazy import supplied
 from calibrant.core._prediction import (
     FloatArray,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from calibrant.calibration._calibrators import ConfidenceCalibrator
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.core._completion import Client
-    from calibrant.core._fingerprint import Fingerprint
     from calibrant.core._labels import LabelSet
     from calibrant.core._rows import TextWithContext
     from calibrant.core._task import RecordedTask, Task
@@ -202,7 +201,7 @@ class PredictionHistory(Section):
     def digest(self) -> str:
         """SHA-256 of labels and confidences, 64 hexadecimal digits."""
         state = [self.rows, self.labels, self.confidence]
-        return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+        return sha256_of(json.dumps(state, sort_keys=True))
 
     def to_record(self) -> dict[str, Any]:
         """Return the history as JSON values, without what it does not have."""

@@ -442,5 +442,5 @@ def _with_first(queries: Iterable[Query]) -> tuple[Iterable[Query], Query | None
     rest = iter(queries)
     first = next(rest, None)
     if first is None:
-        return (rest, None)
-    return (chain([first], rest), first)
+        return rest, None
+    return chain([first], rest), first

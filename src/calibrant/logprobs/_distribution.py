@@ -182,7 +182,7 @@ class LabelTrie:
         rest = data[len(structure) :].lstrip(SPACES)
         if rest[:1] == b'"':
             return self._step(START, rest[1:])
-        return (None, ())
+        return None, ()
 
     def _follows(self, state: StringState) -> frozenset[int] | None:
         """Return the bytes that may come next, or None inside an unfinished escape."""

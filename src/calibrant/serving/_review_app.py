@@ -75,7 +75,7 @@ class _Door:
         is_exchange = request.url.path == "/" and "token" in request.query_params
         if is_exchange or self.knows(request):
             return None
-        return (403, _LOCKED)
+        return 403, _LOCKED
 
     def knows(self, request: Request) -> bool:
         """Return True if a request has the cookie."""

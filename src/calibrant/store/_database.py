@@ -160,7 +160,7 @@ class Location:
             status = None
         if status is None:
             return None
-        return (status.st_dev, status.st_ino)
+        return status.st_dev, status.st_ino
 
     def damaged(self, reason: str, *, holds: str) -> str:
         """Return the error for a file that is not a database, with a remedy."""
