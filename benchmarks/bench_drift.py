@@ -36,8 +36,8 @@ from sklearn.cluster import KMeans
 
 from calibrant.core import Fingerprint, LogprobSpace, Prediction, Task
 from calibrant.evaluation._drift import HistoryDrift, HistoryWatch
+from calibrant.evaluation._looks import Ledger
 from calibrant.heads._linear import Columns, HeadRows, LinearModel
-from calibrant.store._ledger import Ledger
 from calibrant.tuned import Measurements, PredictionHistory, RecordedTask, Sketches, Tuned
 
 HISTORY, DAILY = 500, 100

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from scipy.stats import beta
 
-from calibrant.assembly._outlook import ACCURACIES, TEST_ROWS
+from calibrant.assembly._init import ACCURACIES, TEST_ROWS
 from calibrant.calibration import certify_threshold
 
 SPREAD: Final = 8.0

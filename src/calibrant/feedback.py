@@ -126,7 +126,9 @@ def build_feedback(  # noqa: PLR0913 - one row has this many facets; all are key
         return _no_label(expected=expected, got=got, outcome=outcome, reason=reason) + context
     sure = confidence is not None and confidence >= high - _SLACK
     unsure = confidence is None or confidence < low - _SLACK
-    shown = "" if confidence is None else _percent(confidence, limits=(low, high))
+    shown = ""
+    if confidence is not None:
+        shown = _percent(confidence, limits=(low, high))
     if is_correct and (sure or not shown):
         return "Correct."
     prediction = Prediction(label=got, confidence=confidence, distribution=distribution)
@@ -176,7 +178,8 @@ def _distance(labels: LabelSet | None, prediction: Prediction, expected: str) ->
 def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
     """Return sentences on the steps from the true label to the answer, and the probability on each side."""
     got = prediction.label or ""
-    rank, steps = labels.rank(expected), labels.rank(got) - labels.rank(expected)
+    rank = labels.rank(expected)
+    steps = labels.rank(got) - labels.rank(expected)
     parts = []
     if steps:
         unit = "step" if abs(steps) == 1 else "steps"
@@ -198,7 +201,8 @@ def _steps(labels: OrdinalLabels, prediction: Prediction, expected: str) -> str:
 def _levels(labels: HierarchicalLabels, prediction: Prediction, expected: str) -> str:
     """Return a sentence on the levels of the answer: the deepest right one and the first wrong one."""
     got = prediction.label or ""
-    answered, true = labels.path(got), labels.path(expected)
+    answered = labels.path(got)
+    true = labels.path(expected)
     aspects = labels.aspects(prediction, expected)
     right = [aspect for aspect in aspects if aspect.is_correct]
     if len(right) == len(aspects):
@@ -366,7 +370,9 @@ def _one_line(text: str) -> str:
 
 def _shorten(text: str) -> str:
     line = _one_line(text)
-    return line if len(line) <= _MAX_RAW_CHARACTERS else line[: _MAX_RAW_CHARACTERS - 1] + "…"
+    if len(line) <= _MAX_RAW_CHARACTERS:
+        return line
+    return line[: _MAX_RAW_CHARACTERS - 1] + "…"
 
 
 def _context_lines(additional_context: Mapping[str, object] | str | None) -> str:
@@ -479,7 +485,8 @@ def _field_lines(
     parts: Sequence[Part], truth: Mapping[str, str], labels: LabelSet, *, high: float, low: float
 ) -> list[str]:
     """Return a line for each field that is wrong or unsure, and one line that lists the other fields."""
-    lines, right = [], []
+    lines = []
+    right = []
     for part in parts:
         is_right = part.label == truth[part.name]
         if is_right and not _is_unsure(part, low):
@@ -521,7 +528,8 @@ def _set_lines(
     right_labels: list[str] = []
     absent = 0
     for part in sorted(parts, key=lambda part: -_inclusion(part, no)):
-        inside, unsure = part.label != no, _is_unsure(part, low)
+        inside = part.label != no
+        unsure = _is_unsure(part, low)
         if part.label != truth[part.name]:
             sure = part.confidence is not None and part.confidence >= high - _SLACK
             lines["added" if inside else "missed"].append(_mistake(part, no, sure=sure))
@@ -533,7 +541,9 @@ def _set_lines(
             right_labels.append(part.name)
         else:
             absent += 1
-    rest = [", ".join(map(_quoted, right_labels))] if right_labels else []
+    rest = []
+    if right_labels:
+        rest = [", ".join(map(_quoted, right_labels))]
     rest += [f"{absent} {'label' if absent == 1 else 'labels'} left out"] if absent else []
     shown = [line for kind in lines.values() for line in kind]
     return [*shown, f"Right: {'; '.join(rest)}."] if rest else shown
@@ -554,7 +564,9 @@ def _inclusion(part: Part, no: str) -> float:
     """Return the probability that the label belongs to the set; 0 where it is unknown."""
     if part.confidence is None:
         return 0.0
-    return 1.0 - part.confidence if part.label == no else part.confidence
+    if part.label == no:
+        return 1.0 - part.confidence
+    return part.confidence
 
 
 def _with_inclusion(part: Part, no: str) -> str:

@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import io
 import logging
-import math
 import os
 import re
 import tempfile
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._installation import install_command
+from calibrant.core._reported import is_number
 from calibrant.inference._models import without_secrets
 from calibrant.reports._html import write_report
 from calibrant.runs._directory import MANIFEST, METRICS, RESULT
@@ -286,7 +286,9 @@ class _Logged:
         """Add the settings of a record, nested ones with their path as name."""
         for name, value in record.items():
             if isinstance(value, Mapping):
-                public = without_secrets(value)[0] if name.endswith(_OPTIONS) else value
+                public = value
+                if name.endswith(_OPTIONS):
+                    public = without_secrets(value)[0]
                 self._settings(f"{prefix}{name}.", public)
             elif isinstance(value, str | int | float):
                 self.params[self._allowed(prefix + name)] = str(value)
@@ -313,7 +315,7 @@ class _Logged:
                 path = f"{prefix}/{name}" if prefix else str(name)
                 if name not in _NOT_FIGURES:
                     self._figures(prefix if name == "interval" else path, part, step)
-        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        elif is_number(value):
             self.metrics.append((self._allowed(prefix), float(value), step))
 
     def _search(self, record: Mapping[str, Any]) -> None:

@@ -200,7 +200,9 @@ class ThresholdScoring(_ProbabilityScoring):
         _check_field(self, "threshold", "(0, 1]")
 
     def _curve(self, logprob: float) -> float:
-        return 1.0 if logprob >= math.log(self.threshold) - _LOG_SLACK else 0.0
+        if logprob >= math.log(self.threshold) - _LOG_SLACK:
+            return 1.0
+        return 0.0
 
     def describe(self) -> str:
         """Return the rule and its parameters as one line for a log."""

@@ -140,13 +140,17 @@ def fake_response(  # noqa: PLR0913 (independent, all with defaults)
 
 
 def _reported(data: bytes, probability: float) -> dict[str, Any]:
-    logprob = math.log(min(1.0, probability)) if probability > 0 else _IMPOSSIBLE
+    logprob = _IMPOSSIBLE
+    if probability > 0:
+        logprob = math.log(min(1.0, probability))
     return {"token": data.decode(errors="replace"), "bytes": list(data), "logprob": logprob}
 
 
 def _completion(text: str, content: list[dict[str, Any]] | None) -> dict[str, Any]:
     message = {"role": "assistant", "content": text, "refusal": None}
-    logprobs = None if content is None else {"content": content, "refusal": None}
+    logprobs = None
+    if content is not None:
+        logprobs = {"content": content, "refusal": None}
     used = len(content or ())
     return {
         "id": "fake",
@@ -212,7 +216,8 @@ def _written(answer: str, labels: Sequence[str] | None, *, field: str, tokens: S
     """
     frame, given = _composed(answer, labels, field)
     pieces: list[bytes] = [frame[0].encode()]
-    starts, structure = set(), {0}
+    starts = set()
+    structure = {0}
     for label, after in zip(given, frame[1:], strict=True):
         starts.add(len(pieces))
         pieces += _pieces_of(label, tokens)
@@ -254,7 +259,9 @@ def _composed(answer: str, labels: Sequence[str] | None, field: str) -> tuple[li
         given.append(str(value))
         return f"\ue000{len(given) - 1}\ue000"
 
-    value = _whole_answer(answer, is_set=label_set.is_set) if label_set.holds_several else answer
+    value = answer
+    if label_set.holds_several:
+        value = _whole_answer(answer, is_set=label_set.is_set)
     document = label_set.document(marked(value), field)
     text = _MARK.split(json.dumps(document, ensure_ascii=False))
     # In the order of the document, which is that of the fields only as far as their paths allow.
@@ -313,7 +320,9 @@ def _piece_after(text: bytes, pieces: Sequence[bytes]) -> tuple[bytes, bool] | N
         if not text:
             return piece, False
         if not text.startswith(piece):
-            return (piece[len(text) :], True) if piece.startswith(text) else None
+            if piece.startswith(text):
+                return piece[len(text) :], True
+            return None
         text = text[len(piece) :]
     return None
 
@@ -471,7 +480,8 @@ class Rule:
     def __init__(
         self, answers: Mapping[str, Answer] | Callable[..., Answer], default: Answer | None = None
     ) -> None:
-        self._answers, self._default = answers, default
+        self._answers = answers
+        self._default = default
         self._takes_prompt = callable(answers) and len(inspect.signature(answers).parameters) > 1
         self._lock = threading.Lock()
         self._turns: Counter[str] = Counter()
@@ -490,7 +500,9 @@ class Rule:
 
     def _look_up(self, text: str, prompt: str) -> Answer | None:
         if not isinstance(self._answers, Mapping):
-            return self._answers(text, prompt) if self._takes_prompt else self._answers(text)
+            if self._takes_prompt:
+                return self._answers(text, prompt)
+            return self._answers(text)
         if text in self._answers:
             return self._answers[text]
         for key in self._answers:
@@ -711,7 +723,9 @@ class FakeContinuingClient(FakeClient):
                 await asyncio.sleep(self._latency)
             shares = self._shares_after(text, self._planned_answer(request, number))
         most = request.top_logprobs or self._listed
-        count = min(most, self._few or most) if few else most
+        count = most
+        if few:
+            count = min(most, self._few or most)
         listed = _ranked(shares, count)
         return NextTokens(
             top=tuple((data, math.log(min(1.0, share))) for data, share in listed),
@@ -736,7 +750,9 @@ class FakeContinuingClient(FakeClient):
                 rivals.append(((*answer.pieces, b""), weight))
                 begins_label = begins_label or before in answer.beginnings()
         shares = _shares_at(before, rivals)
-        return _with_illegal(shares, self._style["illegal_mass"]) if begins_label else shares
+        if begins_label:
+            return _with_illegal(shares, self._style["illegal_mass"])
+        return shares
 
 
 @dataclass

@@ -421,7 +421,9 @@ class ConfidenceAdapter(ConfidenceGrader):
         queries: list[Query] = []
         for (candidate, _), batch in zip(items, rows, strict=True):
             queries += self._queries(candidate, batch)
-        sample = [] if self._thresholds is None else self._thresholds.queries(queries)
+        sample = []
+        if self._thresholds is not None:
+            sample = self._thresholds.queries(queries)
         wanted = [*sample, *queries]
         is_new = self._counter.new(wanted)
         predictions = self.ask(wanted)
@@ -535,11 +537,15 @@ class ConfidenceAdapter(ConfidenceGrader):
 
     def label_prior(self, query: Query) -> LabelPriorCorrection | None:
         """Return the label-prior correction of a query's prompt, or None."""
-        return None if self._prior is None else self._prior.correction(query)
+        if self._prior is None:
+            return None
+        return self._prior.correction(query)
 
     def corrected(self, query: Query, prediction: Prediction) -> Prediction:
         """Return `prediction` corrected for the label prior of its prompt, if correction is on."""
-        return prediction if self._prior is None else self._prior.correct(query, prediction)
+        if self._prior is None:
+            return prediction
+        return self._prior.correct(query, prediction)
 
     def check_failures(self, predictions: Sequence[Prediction]) -> None:
         """Record new predictions; raise `ProviderError` if too many of them failed, see `FailureMonitor`."""
@@ -576,12 +582,16 @@ class ConfidenceAdapter(ConfidenceGrader):
     @property
     def response_format(self) -> Mapping[str, Any] | None:
         """JSON schema sent with the calls; None for a callable without a schema."""
-        return None if self.predictor.labels.is_open else self.classifier.response_format
+        if self.predictor.labels.is_open:
+            return None
+        return self.classifier.response_format
 
     @property
     def top_logprobs(self) -> int:
         """Number of alternatives requested per token."""
-        return self.predictor.top_logprobs if isinstance(self.predictor, Classifier) else _ALTERNATIVES
+        if isinstance(self.predictor, Classifier):
+            return self.predictor.top_logprobs
+        return _ALTERNATIVES
 
     @property
     def max_litellm_workers(self) -> int:
@@ -601,7 +611,9 @@ def decides(predictor: object) -> bool:
 
 def own_descriptions(predictor: object) -> Mapping[str, str]:
     """Return the descriptions that a predictor uses where a prompt lists none."""
-    return predictor.method.setup.label_descriptions if isinstance(predictor, Classifier) else {}
+    if isinstance(predictor, Classifier):
+        return predictor.method.setup.label_descriptions
+    return {}
 
 
 def listed_prompt(prompt: str, descriptions: Mapping[str, str], labels: LabelSet, *, ending: str = "") -> str:

@@ -306,7 +306,9 @@ def probability(prediction: Prediction, answer: str) -> float:  # noqa: ARG001
 
 def answer_probability(prediction: Prediction, answer: str) -> float:
     """Return the probability of the true label; 0.0 without a distribution."""
-    return 0.0 if prediction.distribution is None else prediction.distribution.probability(answer)
+    if prediction.distribution is None:
+        return 0.0
+    return prediction.distribution.probability(answer)
 
 
 def brier(prediction: Prediction, answer: str) -> float:
@@ -341,7 +343,9 @@ class Credit:
 
     def __call__(self, prediction: Prediction, answer: str) -> float:
         """Return the credit in [0, 1]; 0.0 without a legal label."""
-        return accuracy(prediction, answer) if self.labels is None else self.labels.credit(prediction, answer)
+        if self.labels is None:
+            return accuracy(prediction, answer)
+        return self.labels.credit(prediction, answer)
 
 
 OBJECTIVES: dict[str, Objective] = {
@@ -397,7 +401,9 @@ def _named_objectives(names: tuple[str, ...], labels: LabelSet) -> dict[str, Obj
             f"Expected objectives among {known}, got {', '.join(map(repr, unknown))}: "
             "pass a mapping of names to functions for your own."
         )
-    unfit = sorted(_OF_ONE_LABEL.intersection(names)) if labels.holds_several else []
+    unfit = []
+    if labels.holds_several:
+        unfit = sorted(_OF_ONE_LABEL.intersection(names))
     if unfit:
         fit = ", ".join(name for name in OBJECTIVES if name not in _OF_ONE_LABEL)
         raise ConfigurationError(
@@ -588,7 +594,9 @@ def _trajectory(
 ) -> ConfidenceTrajectory:
     """Return the trajectory of a row for reflection, with a bounded number of alternatives."""
     distribution = prediction.distribution
-    measured = [] if distribution is None else distribution.alternatives(limit=alternatives)
+    measured = []
+    if distribution is not None:
+        measured = distribution.alternatives(limit=alternatives)
     return {
         "data": row,
         "prediction": prediction,

@@ -273,7 +273,7 @@ class Watch(FailureMonitor):
 def check_calls(top_logprobs: int, workers: int, space: LogprobSpace | str | None) -> None:
     """Check top_logprobs, the number of workers and the log-probability space."""
     for name, value in (("top_logprobs", top_logprobs), ("max_litellm_workers", workers)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:
             raise ConfigurationError(f"Expected {name} to be a whole number of at least 1, got {value!r}.")
     if space is not None and space not in {LogprobSpace.MASKED, LogprobSpace.RAW}:
         raise ConfigurationError(f"Expected space 'masked' or 'raw', got {space!r}.")
@@ -331,7 +331,8 @@ def labels_of(
         listed = labels_from_schema(given[1], field_path)
     if labels is None:
         return LabelSet(listed)
-    if differ := sorted({*labels.labels} ^ {*listed}):
+    differ = sorted({*labels.labels} ^ {*listed})
+    if differ:
         raise ConfigurationError(
             f"Expected labels to be those of the schema, got sets that differ in {differ[0]!r:.80}: make them equal, "
             "or leave labels out."
@@ -408,7 +409,9 @@ class PriorCorrector:
             self._stand_in = key
 
     def _fit(self, own: dict[str, FloatArray]) -> LabelPriorCorrection:
-        other = {} if self._stand_in is None else self._rows[self._stand_in]
+        other = {}
+        if self._stand_in is not None:
+            other = self._rows[self._stand_in]
         missing = min(PRIOR_ROWS, len(other)) - len(own)
         rows = list(own.values())
         weights = [1.0] * len(own)
@@ -424,7 +427,9 @@ class PriorCorrector:
     def correct(self, query: Query, prediction: Prediction) -> Prediction:
         """Return `prediction` corrected for the label prior of its prompt, if a prior is fitted."""
         correction = self.correction(query)
-        return prediction if correction is None else correct_prediction(prediction, correction)
+        if correction is None:
+            return prediction
+        return correct_prediction(prediction, correction)
 
 
 def _key(query: Query) -> _Key:

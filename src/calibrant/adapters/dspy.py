@@ -29,11 +29,11 @@ from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavai
 from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction, Token
+from calibrant.core._reported import is_number
 from calibrant.core._rows import Example
 from calibrant.inference._base import BasePredictor
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._distribution import extract_distribution
-from calibrant.metrics._validation import is_number
 
 _CLOSING: Final = b'"}'
 _BLANK: Final = b" \t\r\n"
@@ -318,7 +318,9 @@ class ConfidenceMetric(ConfidenceGrader):
                 f"{sorted(gold.keys())}: name it with label_field."
             )
         answer = gold[self.label_field]
-        known = self.labels.canonical(answer) if isinstance(answer, str) else None
+        known = None
+        if isinstance(answer, str):
+            known = self.labels.canonical(answer)
         if known is None:
             some = ", ".join(self.labels.labels[:8])
             raise DataError(
@@ -340,7 +342,9 @@ class ConfidenceMetric(ConfidenceGrader):
         reason = str(pred.get("reason") or "")
         if outcome is not Outcome.OK:
             return Prediction(label=None, outcome=outcome, reason=reason, text=text)
-        known = self.labels.canonical(label) if isinstance(label, str) else None
+        known = None
+        if isinstance(label, str):
+            known = self.labels.canonical(label)
         if known is None:
             wrote = text or ("" if label is None else str(label))
             return Prediction(

@@ -404,7 +404,9 @@ class _YamlLines:
         try:
             loader = yaml.SafeLoader(text)
             root = loader.get_single_node()
-            return None if root is None else self._plain(root, (), loader, reader)
+            if root is None:
+                return None
+            return self._plain(root, (), loader, reader)
         except RecursionError:
             reader.note((), "expected a few levels of mappings, got very many.")
         except yaml.YAMLError as error:

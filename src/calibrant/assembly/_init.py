@@ -14,7 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from calibrant.assembly._outlook import PromiseOutlook, promise_outlook
+import numpy as np
+
 from calibrant.assembly._row_checks import GroupChecks, GroupCount, RowChecks
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import write_atomically
@@ -24,6 +25,61 @@ from calibrant.core._rows import SPLIT_NAMES, Row, encodable_text, read_rows
 from calibrant.core._splits import Shares, split_rule
 from calibrant.core._table_files import ANY_CSV, CsvFormat, csv_spelling
 from calibrant.core._task import SPLITS, read_task_file
+
+TARGET: Final = 0.9  # what a search certifies; see `evaluation._learned.calibrate_search`
+ACCURACIES: Final = (0.8, 0.9, 0.95)
+TEST_ROWS: Final = (28, 30, 40, 60, 80, 120, 160, 200, 300, 400, 800, 1_600, 3_200)
+# Mean share of rows that the certificate accepts, by accuracy, for each of `TEST_ROWS`; written by
+# `python benchmarks/draw_outlook.py`, which says what it assumes about the confidence.
+_KEPT: Final = {
+    0.8: (0.00, 0.00, 0.01, 0.03, 0.04, 0.06, 0.08, 0.08, 0.13, 0.16, 0.28, 0.38, 0.44),
+    0.9: (0.00, 0.06, 0.19, 0.29, 0.37, 0.48, 0.63, 0.71, 0.82, 0.87, 0.93, 0.96, 0.97),
+    0.95: (0.00, 0.29, 0.54, 0.73, 0.84, 0.93, 0.98, 0.99, 1.00, 1.00, 1.00, 1.00, 1.00),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromiseOutlook:
+    """Expected share of rows that a search's certificate accepts, under an assumed accuracy of the model.
+
+    Attributes
+    ----------
+    accuracy : float
+        Assumed accuracy of the model.
+    kept : float
+        Expected share of new rows that the certificate accepts, in [0, 1].
+    labelled_rows_for_half : int or None
+        About how many labelled rows in all, divided like these, would make it half; None if more than were computed.
+    """
+
+    accuracy: float
+    kept: float
+    labelled_rows_for_half: int | None
+
+
+def promise_outlook(*, test_rows: int, labelled_rows: int) -> tuple[PromiseOutlook, ...]:
+    """Return the outlook on a promise of `TARGET` for each of `ACCURACIES`.
+
+    Shares are interpolated between the numbers of rows that were computed.
+
+    Parameters
+    ----------
+    test_rows : int
+        Rows to certify on, from 1.
+    labelled_rows : int
+        These, and the rows that teach.
+    """
+    found = []
+    for accuracy in ACCURACIES:
+        kept = _KEPT[accuracy]
+        share = float(np.interp(test_rows, TEST_ROWS, kept))
+        labels = None
+        if kept[-1] >= 0.5:
+            rows_for_half = float(np.interp(0.5, kept, TEST_ROWS))
+            labels = 10 * math.ceil(rows_for_half * labelled_rows / test_rows / 10)
+        found.append(PromiseOutlook(accuracy=accuracy, kept=share, labelled_rows_for_half=labels))
+    return tuple(found)
+
 
 _SAMPLE_ROWS: Final = 10_000
 _TEST: Final = "test"  # split whose rows are certified
@@ -133,7 +189,9 @@ def draft_task(
     """
     _check_path(data)
     is_csv = data.suffix.lower() in {".csv", ".tsv"}
-    csv = _csv_format(data, {text, label} - {None}) if is_csv else ANY_CSV
+    csv = ANY_CSV
+    if is_csv:
+        csv = _csv_format(data, {text, label} - {None})
     found = find_columns(_first_columns(data, csv), path=data, text=text, label=label, ask=ask)
     checks = RowChecks(longest=_EMBEDDED_BYTES if (model or "local/").startswith("local/") else None)
     for row in read_rows(data, csv=csv):
@@ -198,7 +256,9 @@ def _first_columns(data: Path, csv: CsvFormat, *, skip: int = 0) -> list[Column]
 
 def _label(row: Row, name: str) -> str:
     value = label_text(row.values.get(name))
-    return encodable_text(value, row) if isinstance(value, str) else _cell(row, name)
+    if isinstance(value, str):
+        return encodable_text(value, row)
+    return _cell(row, name)
 
 
 def _cell(row: Row, name: str) -> str:
@@ -213,7 +273,9 @@ def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
     count = len(checks.labels)
     rows = checks.labels.total()
     if count < 2:
-        got = repr(next(iter(checks.labels), ""))[:60] if count else "no answer at all"
+        got = "no answer at all"
+        if count:
+            got = repr(next(iter(checks.labels), ""))[:60]
         raise DataError(
             f"expected at least two labels in {column!r}, got {got}: add rows of others, or name another column "
             "by --label-column.",

@@ -309,7 +309,7 @@ class _Request:
     def checked(cls, *, target: float, delta: float, metric: Metric, budget: int) -> _Request:
         if metric not in METRICS:
             raise ConfigurationError(f"Expected metric to be one of {', '.join(METRICS)}, got {metric!r}.")
-        if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        if type(budget) is not int or budget < 1:
             raise ConfigurationError(f"Expected budget as a number of labels from 1, got {budget!r}.")
         return cls(
             target=check_number("target", target, "(0, 1)"),
@@ -514,7 +514,9 @@ class _RecallTests:
         doubt = np.sqrt(self.probability * (1.0 - self.probability) + _DOUBT)
         self.labels_needed = self._labels_needed(doubt)
         enough = np.flatnonzero((self.labels_needed <= self.budget) & (self.sizes < n))
-        size = int(self.sizes[enough[-1]]) if len(enough) else n
+        size = n
+        if len(enough):
+            size = int(self.sizes[enough[-1]])
         first = np.arange(n) < size
         # Neyman's allocation: in proportion to the deviation of what a row adds to the sum.
         self.weights = np.where(first, 1.0 - self.target, self.target) * doubt * (size < n)
@@ -526,7 +528,9 @@ class _RecallTests:
     def size(self) -> int:
         """Fewest first rows that pass, as do all larger numbers that are tested; n without a label."""
         failed = np.flatnonzero(~self.passed)
-        last = failed[0] - 1 if len(failed) else -1
+        last = -1
+        if len(failed):
+            last = failed[0] - 1
         return int(self.sizes[last])
 
     def order(self, ranks: FloatArray) -> IndexArray:

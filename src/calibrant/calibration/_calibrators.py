@@ -666,7 +666,9 @@ def select_calibrator(
     {'none': 0.243, 'temperature': 0.194, 'platt': 0.197, 'isotonic': 0.197}
     """
     p, y = check_confidence_correct(confidence, correct)
-    names = None if predicted is None else _checked_labels(predicted, len(p))
+    names = None
+    if predicted is not None:
+        names = _checked_labels(predicted, len(p))
     right = int(y.sum())
     n_folds = min(_FOLDS, right, len(y) - right)
     makers: dict[str, Callable[[], ConfidenceCalibrator]] = {"none": IdentityCalibrator}
@@ -722,7 +724,9 @@ def _held_out(
         taught = ~judged
         calibrator = make()
         calibrator.fit(p[taught], y[taught], predicted=None if names is None else names[taught].tolist())
-        own = None if names is None else names[judged].tolist()
+        own = None
+        if names is not None:
+            own = names[judged].tolist()
         result[judged] = calibrator.predict(p[judged], predicted=own)
     return result
 

@@ -350,7 +350,7 @@ def _check_known(seen: Collection[str], labels: Sequence[str]) -> None:
 
 
 def _checked_budget(budget: int, n: int) -> int:
-    if isinstance(budget, bool) or not isinstance(budget, int) or not 2 <= budget <= n:
+    if type(budget) is not int or not 2 <= budget <= n:
         raise ConfigurationError(
             f"Expected budget as a number of labels from 2 to {n:,}, the rows that there are, got {budget!r}."
         )
@@ -384,7 +384,9 @@ def _spread(found: FloatArray, codes: IndexArray, *, n_labels: int) -> FloatArra
     spread = np.full((n, n_labels), 1.0 / n_labels)
     spread[rows] = others[rows, None]
     spread[rows, codes[rows]] = own[rows]
-    return spread if found.ndim == 1 else np.where(known, found, spread)
+    if found.ndim == 1:
+        return spread
+    return np.where(known, found, spread)
 
 
 def _mean(values: FloatArray, by: FloatArray, drawn: IndexArray, *, level: float) -> Estimate:

@@ -176,7 +176,9 @@ class LabelPriorCorrection(SavedFit):
             Wrong shapes, no rows, NaN or infinity, a position or weight out of range, another
             number of labels than `frequencies`, or answers to content-free inputs.
         """
-        n_labels = None if self.frequencies is None else len(self.frequencies)
+        n_labels = None
+        if self.frequencies is not None:
+            n_labels = len(self.frequencies)
         rows = check_log_probabilities(log_probabilities, n_labels=n_labels)
         if answers is not None and self.method == "contextual":
             raise ConfigurationError(

@@ -792,7 +792,9 @@ def _looks_lines(found: CertifiedThreshold, *, run: str | Path) -> Iterator[str]
             f"{earlier}, some of them of other answers: that is allowed for. It does not cover a prompt or model that "
             "was changed after its mistakes on these rows were seen. Then certify on fresh rows:"
         )
-    named = str(run) if Path(run).is_dir() else "RUN"
+    named = "RUN"
+    if Path(run).is_dir():
+        named = str(run)
     yield f"  {shlex.join(['calibrant', 'evaluate', named, '--file', 'FRESH.csv', '--out', 'fresh'])}"
     target = f"{found.target_accuracy:g}"
     yield f"  {shlex.join(['calibrant', 'calibrate', 'fresh', '--target-accuracy', target, '--out', 'fresh'])}"

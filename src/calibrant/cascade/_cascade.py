@@ -418,4 +418,6 @@ def _combined_limits(classifiers: Sequence[Classifier]) -> Limits:
 
 
 def _common_value(values: Sequence[_V], otherwise: _V) -> _V:
-    return values[0] if all(value == values[0] for value in values) else otherwise
+    if all(value == values[0] for value in values):
+        return values[0]
+    return otherwise

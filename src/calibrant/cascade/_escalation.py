@@ -323,7 +323,9 @@ def _check_fingerprints(classifiers: Sequence[Classifier], calibrators: Sequence
         fitted = getattr(calibrator, "fingerprint", None)
         if fitted is None:
             continue
-        record = fitted.to_record() if isinstance(fitted, Fingerprint) else fitted
+        record = fitted
+        if isinstance(fitted, Fingerprint):
+            record = fitted.to_record()
         differences = classifier.fingerprint().differences(record)
         if differences:
             raise StateError(

@@ -17,6 +17,7 @@ from calibrant.cascade.methods._verification import AutoMixEntailment
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
 from calibrant.core._prediction import LogprobSpace, Prediction
+from calibrant.core._reported import is_number
 from calibrant.core._settings import (
     Amount,
     Count,
@@ -176,8 +177,8 @@ class CascadeModelSettings(ModelSettings):
     @pydantic.field_validator("size", mode="before")
     @classmethod
     def _check_size(cls, size: object) -> object:
-        number = isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < math.inf
-        if size is None or number or (isinstance(size, str) and size.strip()):
+        is_positive = is_number(size) and size > 0
+        if size is None or is_positive or (isinstance(size, str) and size.strip()):
             return size
         raise wrong("Input should be a size such as '7b' or 0.5", "write it with its unit, or leave it out")
 
@@ -424,7 +425,9 @@ def check_answer(classifier: Classifier, method: ConfidenceMethod, answer: Predi
         return
     # Some answers may lack log-probabilities by accident; a model that never has any is another matter.
     client = classifier.client
-    providers = len(client.providers) if isinstance(client, RoutedClient) else 1
+    providers = 1
+    if isinstance(client, RoutedClient):
+        providers = len(client.providers)
     if asked.silent_models >= providers:
         raise LogprobsUnsupportedError(
             "Its answers come without token log-probabilities.", provider=client.name

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import FloatArray, JsonObject, Prediction, Record, Usage
+from calibrant.core._reported import is_number
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.metrics._validation import check_number
@@ -288,11 +289,7 @@ class Calibrator(Protocol):
 
 def is_share(value: object) -> TypeGuard[float]:
     """Return True if `value` is a number in [0, 1] and not a bool."""
-    return (
-        isinstance(value, int | float | np.number)
-        and not isinstance(value, bool)
-        and bool(0.0 <= value <= 1.0)
-    )
+    return is_number(value) and 0.0 <= value <= 1.0
 
 
 def for_one_row(method: Callable[..., NDArray[Any]]) -> Callable[..., Any]:
@@ -383,7 +380,8 @@ class CascadeModel:
             )
         intervals = {"cost": "[0, inf)", "quality": "(0, 1]", "concurrency": "[1, inf)"}
         for name, interval in intervals.items():
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None:
                 check_number(f"the {name} of {self.label!r}", value, interval)
         if self.size is not None:
             _parse_size(self.size, model=self.label)
@@ -391,7 +389,9 @@ class CascadeModel:
     @property
     def label(self) -> str:
         """Name of the model in the steps of a prediction."""
-        return self.name if self.name is not None else self.classifier.name
+        if self.name is not None:
+            return self.name
+        return self.classifier.name
 
     @property
     def billions(self) -> float | None:
@@ -411,7 +411,9 @@ class CascadeModel:
 def _parse_size(size: float | str, *, model: str) -> float:
     """Parse a parameter count into billions; `model` is for the error message."""
     match = _SIZE.fullmatch(str(size))
-    number = 0.0 if match is None else float(match[1]) * _BILLIONS[match[2].lower() or "b"]
+    number = 0.0
+    if match is not None:
+        number = float(match[1]) * _BILLIONS[match[2].lower() or "b"]
     if not 0.0 < number < math.inf:
         raise ConfigurationError(
             f"Expected the size of {model!r} as a number of parameters such as '7b', '135m' or 7 (billions), got "
@@ -507,7 +509,9 @@ def _tradeoffs(models: Sequence[CascadeModel], tradeoff: float) -> list[float]:
     width = max(costs, default=0.0) - least
     keys = []
     for place, model in enumerate(models):
-        expense = (costs[place] - least) / width if width else 0.5
+        expense = 0.5
+        if width:
+            expense = (costs[place] - least) / width
         quality = _QUALITY if model.quality is None else model.quality
         if model.quality is None and (billions := model.billions) is not None:
             quality = _LEAST_QUALITY + (1.0 - _LEAST_QUALITY) * min(billions / _LARGE, 1.0)

@@ -97,7 +97,9 @@ class KeepRule:
         """
         if self.keeps == (True,):
             return 0.0
-        return self.edges[0] if self.keeps == (False, True) and not self.splits else None
+        if self.keeps == (False, True) and not self.splits:
+            return self.edges[0]
+        return None
 
     @property
     def kept_ranges(self) -> list[tuple[float | None, float | None]]:
@@ -246,7 +248,9 @@ class KeepPolicy:
     def thresholds(self) -> tuple[float, ...] | None:
         """Thresholds of all models but the last; None if a rule is not a threshold."""
         thresholds = tuple(rule.threshold for rule in self.rules if rule.threshold is not None)
-        return thresholds if len(thresholds) == len(self.rules) else None
+        if len(thresholds) == len(self.rules):
+            return thresholds
+        return None
 
     @property
     def splits(self) -> bool:

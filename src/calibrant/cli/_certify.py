@@ -172,7 +172,9 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
 def estimate(options: EstimateOptions) -> None:
     """Ask for the labels, write the files and print the estimates."""
     rows = SavedRows.load(options.predictions)
-    other = None if options.against is None else SavedRows.load(options.against)
+    other = None
+    if options.against is not None:
+        other = SavedRows.load(options.against)
     file = answers_of(options, rows)
     with ExitStack() as stack:
         found = estimate_saved(
@@ -251,7 +253,8 @@ def _review_lines(found: serving.Review) -> Iterator[str]:
     from calibrant.serving._review import REVIEWED
 
     yield f"{counted(found.n_answered, 'row has', 'rows have')} an answer in {found.path}."
-    if (promise := found.promise()) is not None:
+    promise = found.promise()
+    if promise is not None:
         yield f"Certified: {promise['sentence']}" if promise["certified"] else promise["sentence"]
         yield f"Why not more: {promise['reason']}"
         if promise["used"]:

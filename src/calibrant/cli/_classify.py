@@ -153,4 +153,6 @@ def _record(text: str, prediction: Prediction) -> dict[str, Any]:
 
 def _shorten(text: str, limit: int = 80) -> str:
     flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+    if len(flat) <= limit:
+        return flat
+    return flat[: limit - 1] + "…"

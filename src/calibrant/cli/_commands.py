@@ -316,7 +316,7 @@ class Report:
     as_json: bool = False
 
 
-@command(app, "calibrant.cli._finished:compare", example="calibrant compare mine/check mine/other")
+@command(app, "calibrant.cli._compare:compare", example="calibrant compare mine/check mine/other")
 class Compare:
     """Compare the accuracy of runs with the first, on the same rows: difference, interval, exact test.
 

@@ -274,17 +274,23 @@ class DecidedLabels:
     @property
     def _rule(self) -> tuple[str | None, float | None]:
         """Rule that accepts rows, and the lowest accepted confidence; see `Tuned.rule`."""
-        return (None, None) if self.tuned is None else self.tuned.rule
+        if self.tuned is None:
+            return None, None
+        return self.tuned.rule
 
     @property
     def _thresholds(self) -> Mapping[str, Any]:
-        return thresholds_of(None) if self.tuned is None else self.tuned.thresholds
+        if self.tuned is None:
+            return thresholds_of(None)
+        return self.tuned.thresholds
 
     @property
     def _run(self) -> str:
         """Directory to calibrate: the source, unless it is a bundle, which holds no rows, or a task file."""
         is_run = self.tuned is not None and not (self.job.source / BUNDLE).exists()
-        return str(self.job.source) if is_run else "RUN"
+        if is_run:
+            return str(self.job.source)
+        return "RUN"
 
     def _measured(self) -> str:
         """Return the name of what the threshold is compared with: the file holds calibrated values."""

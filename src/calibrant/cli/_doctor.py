@@ -176,7 +176,9 @@ def _withheld(names: Sequence[str]) -> str:
 
 
 def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else json.dumps(name)
+    if _BARE_KEY.fullmatch(name):
+        return name
+    return json.dumps(name)
 
 
 def _value(value: Any) -> str:  # noqa: ANN401 (any JSON value)

@@ -23,9 +23,8 @@ from calibrant.core._predictor import Limits, Stop
 from calibrant.core._reported import counted
 from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
-from calibrant.evaluation._cache import default_cache
 from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
-from calibrant.evaluation._evaluator import BatchEvaluator
+from calibrant.evaluation._evaluator import BatchEvaluator, default_cache
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.runs._journal import JournalAfterSearch
@@ -63,7 +62,9 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
     with contextlib.closing(source.open(limits=run_limits(loaded, options))) as opened:
         classifier = asked_as_before(opened, options.out)
-        history = None if options.history is None else evaluation.EvaluationHistory(options.history)
+        history = None
+        if options.history is not None:
+            history = evaluation.EvaluationHistory(options.history)
         _scope(loaded, options, classifier)  # a name that cannot be stored costs no call
         result, stop = answer_rows(source, options, classifier, rows)
         write_down(source, options.out, classifier)
@@ -109,7 +110,9 @@ def _lines_beside(
     """Return lines on what the run's certificate accepts, and on the baselines."""
     # Without --run, the source may be a run itself.
     lines = acceptance_lines(result, run=options.run or options.task)
-    head = classifier.head if isinstance(classifier, inference.Classifier) else None
+    head = None
+    if isinstance(classifier, inference.Classifier):
+        head = classifier.head
     lines += baseline_lines(result, task, file=options.file, split=options.split, head=head)
     return lines
 
@@ -246,7 +249,9 @@ def _on_cluster(  # noqa: PLR0913 (what a run is made of)
         file.prepare()
     from calibrant.distributed import Cluster, evaluate  # Ray Data is heavy
 
-    workers = {} if options.workers is None else {"workers": options.workers}
+    workers = {}
+    if options.workers is not None:
+        workers = {"workers": options.workers}
     with contextlib.nullcontext() if file is None else file.kept():
         return evaluate(
             rows,
@@ -266,7 +271,9 @@ def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> 
     if source.tuned is not None:
         from calibrant.tuned._open import open_tuned  # task files do without it
 
-        given = {} if options.api_base is None else {"api_base": options.api_base}
+        given = {}
+        if options.api_base is not None:
+            given = {"api_base": options.api_base}
         return partial(open_tuned, source.tuned, model=options.model, options=given)
     task = source.task
     # Heads, priors and demonstrations belong to single classifiers.

@@ -6,13 +6,11 @@ import json
 import shlex
 import webbrowser
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation, reports
 from calibrant.calibration._thresholds import certificate_lines, promise_sentence
-from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._tables import (
     aligned,
     check_tracking,
@@ -28,7 +26,6 @@ from calibrant.core._prediction import Usage
 from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
-from calibrant.metrics._gate import PairedGate
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
@@ -38,8 +35,7 @@ from calibrant.tuned._sources import kind_of_source
 from calibrant.tuned._task_record import with_model_alone
 
 if TYPE_CHECKING:
-    from calibrant.cli._commands import Calibrate, Compare, Distill, Export, Report
-    from calibrant.evaluation._compare import RunComparison, RunDifference
+    from calibrant.cli._commands import Calibrate, Distill, Export, Report
     from calibrant.evaluation._learned import CalibrationResult, LearnedHead
     from calibrant.heads._linear import HeadEmbedding
     from calibrant.heads._tuned import Tuned
@@ -51,10 +47,6 @@ _HEAD_FIGURES: Final = {
     "accuracy": "accuracy",
     "macro_f1": "macro F1",
 }
-
-# A change is let through on proof; it is stopped on stronger proof, as most changes that are stopped annoy somebody.
-_DELTA_BETTER: Final = 0.1
-_DELTA_WORSE: Final = 0.05
 
 
 def calibrate(options: Calibrate) -> None:
@@ -114,7 +106,8 @@ def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
 
 
 def _warn(path: Path, *, saved: bool) -> None:
-    if (why := unfinished(path)) is not None:
+    why = unfinished(path)
+    if why is not None:
         say(f"warning: {path} {why}: only the rows that are there were used.")
     if not saved:
         say(
@@ -232,173 +225,6 @@ def _student_lines(found: Distilled) -> Iterator[str]:
         f"Files in {found.directory}: student.json (it holds words of the texts), {found.model_rows.name}, and the "
         "student's answers to the held-out rows"
     )
-
-
-def compare(options: Compare) -> None:
-    """Print the comparison; exit with 3 if a gate does not hold."""
-    runs = options.runs
-    if options.anchors is not None:
-        from calibrant.cli._anchors import anchors  # other comparisons open no model
-
-        anchors(options, options.anchors)
-        return
-    of_anchors = {"--out": options.out, "--task": options.task, "--api-base": options.api_base}
-    for name, given in of_anchors.items():
-        if given is not None:
-            raise ConfigurationError(
-                f"Expected {name} with --anchors alone, which asks rows anew: leave it out."
-            )
-    if len({path.resolve() for path in runs}) < len(runs):
-        raise ConfigurationError(
-            f"Expected different runs, got one of them twice: {', '.join(map(str, runs))}. Name each once."
-        )
-    gate, loss_gate = _gates(options)
-    saved = [SavedRows.load(path) for path in runs]
-    found = evaluation.compare_predictions(saved, gate=gate, loss_gate=loss_gate)
-    print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
-    if options.summary is not None:
-        from calibrant.cli._summary import append_summary  # other comparisons write none
-
-        remarks = chain.from_iterable(map(_remarks, found.differences))
-        append_summary(options.summary, saved, found, remarks)
-    missed = _missed(options, found)
-    if missed is not None:
-        say(missed)
-        raise SystemExit(GATE_FAILED)
-
-
-def _gates(options: Compare) -> tuple[PairedGate | None, PairedGate | None]:
-    """Return the gate for better runs and the one for worse runs, those that are asked for."""
-    if options.gate and options.no_worse:
-        raise ConfigurationError(
-            "Expected --gate or --no-worse, got both: a run that is shown to be better is not worse; keep --gate."
-        )
-    if options.least_gain != 0.0 and not options.gate:
-        raise ConfigurationError("Expected --gate with --least-gain, got no --gate: add it.")
-    if options.delta is not None and not (options.gate or options.no_worse):
-        raise ConfigurationError("Expected --gate or --no-worse with --delta, got --delta alone: add one.")
-    if options.no_worse:
-        return None, PairedGate(delta=_DELTA_WORSE if options.delta is None else options.delta)
-    if options.gate:
-        delta = _DELTA_BETTER if options.delta is None else options.delta
-        return PairedGate(delta=delta, least_gain=options.least_gain), None
-    return None, None
-
-
-def _missed(options: Compare, found: RunComparison) -> str | None:
-    """Return a sentence on the required result that is missed, or None."""
-    first = found.runs[0].name
-    if options.require_better and not found.all_better:
-        failing = ", ".join(one.name for one in found.differences if not one.is_better)
-        return (
-            f"--require-better: not shown to be better than {first}: {failing} (the interval of the difference does "
-            "not lie above zero)."
-        )
-    if options.gate and found.not_accepted:
-        failing = ", ".join(one.name for one in found.not_accepted)
-        gates = [one.gate for one in found.not_accepted if one.gate is not None]
-        return f"--gate: not shown to be {_claim(gates[0], first)}: {failing}."
-    if found.shown_worse:
-        return (
-            f"--no-worse: shown to be worse than {first}: {', '.join(one.name for one in found.shown_worse)}."
-        )
-    return None
-
-
-def _claim(gate: PairedGate, baseline: str) -> str:
-    """Return the claim that a gate tests, as words after "shown to be"."""
-    if gate.least_gain > 0.0:
-        return f"better than {baseline} by more than {gate.least_gain:g}"
-    if gate.least_gain < 0.0:
-        return f"worse than {baseline} by less than {-gate.least_gain:g}, if at all"
-    return f"better than {baseline}"
-
-
-def _gate_line(found: RunDifference, gate: PairedGate) -> str:
-    """Return the decision of a gate, with its evidence."""
-    claim = _claim(gate, found.baseline)
-    needed = f"; {1.0 / gate.delta:.3g} decides"
-    counts = f"{counted(gate.n, 'row')}, {gate.only_a + gate.only_b:,} of which one of the two has right"
-    if gate.decision == "accepted":
-        return (
-            f"{found.name}: accepted, shown to be {claim} (evidence {gate.evidence:.3g}{needed}; {counts})."
-        )
-    if gate.decision == "rejected":
-        ruled_out = (
-            f"a difference of {gate.least_gain + gate.margin:+g} or more to {found.baseline} is ruled out"
-        )
-        return (
-            f"{found.name}: rejected, {ruled_out} (evidence {gate.evidence_against:.3g}{needed}; {counts})."
-        )
-    return (
-        f"{found.name}: undecided, not yet shown to be {claim} (evidence {gate.evidence:.3g} for it and "
-        f"{gate.evidence_against:.3g} against it{needed}; {counts}): evaluate both on more rows."
-    )
-
-
-def _loss_line(found: RunDifference, gate: PairedGate) -> str:
-    """Return the decision of a gate against worse runs, with its evidence: its a is the run, its b the first one."""
-    needed = f"{1.0 / gate.delta:.3g} decides"
-    counts = (
-        f"{counted(gate.n, 'row')}, {gate.only_a + gate.only_b:,} of which one of the two has right: {found.baseline} "
-        f"{gate.only_b:,}, {found.name} {gate.only_a:,}"
-    )
-    if gate.decision == "accepted":
-        return (
-            f"{found.name}: worse, shown to be less accurate than {found.baseline} (evidence {gate.evidence:.3g}; "
-            f"{needed}; {counts})."
-        )
-    if gate.decision == "rejected":
-        return (
-            f"{found.name}: not worse, a loss of {gate.margin:g} or more against {found.baseline} is ruled out "
-            f"(evidence {gate.evidence_against:.3g}; {needed}; {counts})."
-        )
-    further = gate.rows_to_decision
-    rows = "more rows" if further is None else f"about {counted(further, 'more row')}"
-    return (
-        f"{found.name}: undecided, which passes: neither shown to be worse than {found.baseline} nor to lose less than "
-        f"{gate.margin:g} (evidence {gate.evidence:.3g} and {gate.evidence_against:.3g}; {needed}; {counts}). If those "
-        f"to come differ like these, {rows} would decide."
-    )
-
-
-def _remarks(found: RunDifference) -> Iterator[str]:
-    """Yield sentences on the rows that are left out, and on the decision of a gate."""
-    counts = {
-        "that failed with a transport error in either run": found.excluded_errors,
-        "without a true label": found.excluded_unlabelled,
-        "that one of the two has not answered yet": found.excluded_unpaired,
-    }
-    left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
-    if left_out:
-        yield f"{found.name}: left out of the difference: rows {' and '.join(left_out)}."
-    if found.gate is not None:
-        yield _gate_line(found, found.gate)
-    if found.loss_gate is not None:
-        yield _loss_line(found, found.loss_gate)
-
-
-def _comparison_lines(found: RunComparison) -> Iterator[str]:
-    runs = [["run", "accuracy", "n", "macro F1", "ECE", "Brier", "errors"]]
-    for run in found.runs:
-        figures = map(number, (run.macro_f1, run.ece, run.brier))
-        runs.append([run.name, with_interval(run.accuracy), f"{run.n:,}", *figures, f"{run.errors:,}"])
-    yield from aligned(runs)
-    yield ""
-    several = len(found.differences) > 1
-    differences = [[f"against {found.runs[0].name}", "accuracy difference", "n", "p"]]
-    if several:
-        differences[0].append("p, Holm")
-    for one in found.differences:
-        paired = one.comparison
-        row = [one.name, with_interval(paired.interval, "+.3f"), f"{paired.n:,}", f"{paired.p_value:.3g}"]
-        if several:
-            row.append(f"{one.p_holm:.3g}")
-        differences.append(row)
-    yield from aligned(differences)
-    yield "95 % intervals: Wilson, and Newcombe's for paired differences. p: exact McNemar test."
-    for one in found.differences:
-        yield from _remarks(one)
 
 
 def report(options: Report) -> None:

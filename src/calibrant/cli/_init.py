@@ -10,8 +10,15 @@ from typing import Any, Final
 
 import typer
 
-from calibrant.assembly._init import TaskDraft, draft_task, new_task_path, prompt_of, write_task
-from calibrant.assembly._outlook import TARGET, PromiseOutlook
+from calibrant.assembly._init import (
+    TARGET,
+    PromiseOutlook,
+    TaskDraft,
+    draft_task,
+    new_task_path,
+    prompt_of,
+    write_task,
+)
 from calibrant.assembly._row_checks import described_group
 from calibrant.cli._commands import Init
 from calibrant.cli._tables import aligned, print_output, say

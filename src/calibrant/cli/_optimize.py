@@ -76,7 +76,9 @@ def optimize(options: Optimize) -> None:
 
 def _asked_scores(result: optimization.OptimizationResult) -> list[PromptScore]:
     """Return the scores of the first prompt, and of the best prompt if it differs."""
-    return [result.seed_prompt, result.best_prompt] if result.chosen else [result.seed_prompt]
+    if result.chosen:
+        return [result.seed_prompt, result.best_prompt]
+    return [result.seed_prompt]
 
 
 def _directory(task: Task, options: Optimize) -> Path | NumberedDirectory:

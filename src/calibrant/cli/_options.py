@@ -217,7 +217,8 @@ def _for_typer(parameter: inspect.Parameter, metavar: str, text: str) -> inspect
 
 def _proposals(name: str) -> Callable[[str], list[str]] | None:
     """Return the function that proposes an option's values to a shell, which proposes files otherwise."""
-    if (values := _VALUES.get(name)) is None:
+    values = _VALUES.get(name)
+    if values is None:
         return None
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 

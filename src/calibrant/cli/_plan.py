@@ -23,8 +23,7 @@ from calibrant.cli._prompted import without_head
 from calibrant.cli._tables import aligned, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._task import Task
-from calibrant.evaluation._cache import default_cache, open_cache
-from calibrant.evaluation._evaluator import BatchEvaluator
+from calibrant.evaluation._evaluator import BatchEvaluator, default_cache, open_cache
 from calibrant.evaluation._looks import Spent, counted_loss
 from calibrant.inference._classifier import Classifier
 from calibrant.reports._html import TradePoint, write_trade
@@ -180,7 +179,8 @@ def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
     """Read runs; warn about incomplete ones."""
     runs = [recorded_run(path) for path in paths]
     for path in paths:
-        if (reason := unfinished(path)) is not None:
+        reason = unfinished(path)
+        if reason is not None:
             say(f"warning: {path} {reason}: {advice}.")
     return runs
 

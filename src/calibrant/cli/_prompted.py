@@ -132,7 +132,9 @@ def with_context(task: Task, options: PromptedOptions) -> Task:
     settings = assembly.cascade_settings(task)
     method = None
     if settings is not None:
-        looper = settings if settings.file is None else read_looper(settings.file)
+        looper = settings
+        if settings.file is not None:
+            looper = read_looper(settings.file)
         method = looper.confidence_method
     verifying = methods_with("context")
     if settings is None or method not in verifying:
@@ -201,7 +203,8 @@ def prompted(classifier: BasePredictor, settings: HeadSettings, options: Prompte
             )
     elif options.prompt is not None:
         classifier = classifier.with_prompt(read_prompt(options.prompt))
-    if (learned := head or label_prior) is not None:
+    learned = head or label_prior
+    if learned is not None:
         classifier = classifier.asked_for(learned)
     if head is not None:
         from calibrant.heads._head import Head  # other prompts do without heads
@@ -241,7 +244,9 @@ def _demonstrating(predictor: BasePredictor, chosen: str | None, rows: Path) -> 
 
 def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
     """Write the demonstrations to a run's directory, if the classifier has any."""
-    shown = predictor.demonstrations if isinstance(predictor, inference.Classifier) else None
+    shown = None
+    if isinstance(predictor, inference.Classifier):
+        shown = predictor.demonstrations
     if shown is not None and shown.settings is not None:
         from calibrant.runs._directory import DEMONSTRATIONS
 

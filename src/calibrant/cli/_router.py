@@ -161,7 +161,9 @@ def _estimates(state: RouterState, name: str, settings: routing.RoutingSettings 
         is_own = settings is not None and settings.strategy == name
         parameters = kind.parameters(stored, settings.model_dump() if settings and is_own else None)
         names = _stored_providers(stored)
-        router = kind.for_snapshot(stored, names, parameters=parameters) if names else None
+        router = None
+        if names:
+            router = kind.for_snapshot(stored, names, parameters=parameters)
         if router is not None:
             router.restore(stored)
     except (StateError, ConfigurationError) as error:
@@ -208,4 +210,6 @@ def _lines(record: Mapping[str, Any]) -> list[str]:
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:,.0f}" if float(value).is_integer() and abs(value) >= 2 else f"{value:.4g}"
+    if float(value).is_integer() and abs(value) >= 2:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

@@ -104,7 +104,9 @@ def _model_alone(options: Serve) -> Classifier:
         raise ConfigurationError(
             f"Expected a bundle, a run or a task file, or --model alone, got {got}: name what is to be served."
         )
-    address = {} if options.api_base is None else {"api_base": options.api_base}
+    address = {}
+    if options.api_base is not None:
+        address = {"api_base": options.api_base}
     return Classifier(
         model=options.model,
         labels=["no", "yes"],

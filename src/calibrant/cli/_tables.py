@@ -57,7 +57,9 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     for row in rows:
         texts = [" ".join(cell.splitlines()) for cell in row]
         table.add_row(*map(Text, texts))
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _UNLIMITED
+    width = _UNLIMITED
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
     console = Console(file=io.StringIO(), width=width, color_system=None)
     with console.capture() as captured:
         console.print(table)
@@ -66,13 +68,17 @@ def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
 
 def vectors_text(vectors: Usage) -> str:
     """Return the tokens and the cost of vectors of texts."""
-    price = "no price is known" if vectors.cost is None else dollars(vectors.cost)
+    price = "no price is known"
+    if vectors.cost is not None:
+        price = dollars(vectors.cost)
     return f"{vectors.prompt_tokens:,} tokens of vectors of texts ({price})"
 
 
 def number(value: float | None, form: str = ".3f") -> str:
     """Format a number; a dash for None."""
-    return "-" if value is None else format(value, form)
+    if value is None:
+        return "-"
+    return format(value, form)
 
 
 def with_interval(found: Interval | None, form: str = ".3f") -> str:

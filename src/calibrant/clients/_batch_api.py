@@ -264,7 +264,9 @@ class BatchApi:
                 )
             page = self._http.checked(reply)
             entries = page.get("data")
-            batches = [self._batch(entry) for entry in entries] if isinstance(entries, list) else []
+            batches = []
+            if isinstance(entries, list):
+                batches = [self._batch(entry) for entry in entries]
             for batch in batches:
                 if metadata.items() <= dict(batch.metadata).items():
                     return batch
@@ -331,7 +333,8 @@ class BatchApi:
 
     def _batch(self, record: object) -> RemoteBatch:
         record = reported_mapping(record)
-        counts, created = reported_mapping(record.get("request_counts")), record.get("created_at")
+        counts = reported_mapping(record.get("request_counts"))
+        created = record.get("created_at")
         return RemoteBatch(
             id=self._text(record, "id"),
             status=self._text(record, "status"),
@@ -375,12 +378,16 @@ def _address(model: str, api_base: str | None) -> str:
 
 
 def _clean_name(value: object) -> str | None:
-    return clean_line(value, limit=_LONGEST_NAME) if isinstance(value, str) and value else None
+    if isinstance(value, str) and value:
+        return clean_line(value, limit=_LONGEST_NAME)
+    return None
 
 
 def _messages(errors: object) -> list[str]:
     """Return the errors of the batch itself, one line each."""
-    entries = errors.get("data") if isinstance(errors, Mapping) else errors
+    entries = errors
+    if isinstance(errors, Mapping):
+        entries = errors.get("data")
     messages = []
     for entry in entries if isinstance(entries, list) else []:
         if not isinstance(entry, Mapping):

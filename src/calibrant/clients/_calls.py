@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 import os
 import random
 from collections.abc import Awaitable, Callable
@@ -14,6 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._predictor import interruptible_sleep
+from calibrant.core._reported import is_number
 
 _T = TypeVar("_T")
 Call: TypeAlias = Callable[[], Awaitable[_T]]
@@ -86,7 +86,9 @@ class FirstCall:
             The call failed, or the first call failed with a systemic fault.
         """
         start = self._starts.here(_Start)
-        return call() if start.has_ended else self._after_first(start, call)
+        if start.has_ended:
+            return call()
+        return self._after_first(start, call)
 
     async def _after_first(self, start: _Start, call: Call[_T]) -> _T:
         first = start.first
@@ -197,7 +199,7 @@ def check_seconds(value: object, *, name: str = "timeout") -> None:
     ConfigurationError
         The timeout is no number, or not above 0.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not is_number(value) or value <= 0:
         raise ConfigurationError(f"Expected {name} to be a number of seconds above 0, got {value!r}.")
 
 
@@ -261,7 +263,9 @@ class RetryPolicy:
         ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** (failures - 1))
         wait = ceiling * (0.5 + 0.5 * self.jitter())
         retry_after = None if error is None else error.retry_after
-        return wait if retry_after is None else max(wait, retry_after)
+        if retry_after is None:
+            return wait
+        return max(wait, retry_after)
 
     def worth_retrying(self, error: ProviderError) -> bool:
         """Return True if the same call may succeed soon."""

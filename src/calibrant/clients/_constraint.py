@@ -16,7 +16,7 @@ from calibrant.core._completion import TokenContinuation, Vocabulary
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import BoolArray, SingleArray
-from calibrant.core._reported import reported_mapping
+from calibrant.core._reported import is_number, reported_mapping
 from calibrant.core._schema import SchemaNode, with_inner_schemas
 
 if TYPE_CHECKING:
@@ -177,7 +177,8 @@ def array_for(response_format: _ResponseFormat) -> LabelArray | None:
         return None
     (element,) = arrays
     place = parts.index(element)
-    before, behind = _fixed_json(parts[:place]), _fixed_json(parts[place + 1 :])
+    before = _fixed_json(parts[:place])
+    behind = _fixed_json(parts[place + 1 :])
     if before is None or behind is None:
         return None
     return LabelArray(opening=f"{before}[", element=element, behind=f"]{behind}")
@@ -226,7 +227,9 @@ def _pieces(response_format: _ResponseFormat) -> _Parts:
     """Return the pieces of a format's answers; empty if a value is open that is no text or array."""
     schema = _schema(response_format)
     try:
-        return [] if schema is None else _parts(SchemaNode.of(schema), ()) or []
+        if schema is None:
+            return []
+        return _parts(SchemaNode.of(schema), ()) or []
     except ConfigurationError:
         return []  # a schema that cannot be followed is left to the engine
 
@@ -246,7 +249,9 @@ def _choices(parts: _Parts) -> SchemaChoices | None:
         else:
             choices.append(replace(part, before=text))
             text = ""
-    return SchemaChoices(choices=tuple(choices), behind=text) if choices else None
+    if choices:
+        return SchemaChoices(choices=tuple(choices), behind=text)
+    return None
 
 
 def _single_choice(choices: SchemaChoices | None) -> Constraint | None:
@@ -273,7 +278,9 @@ def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
     parts: _Parts = ["{"]
     for name in node.names:
         child = node.child(name)
-        inner = None if child is None else _parts(child, (*path, name))
+        inner = None
+        if child is not None:
+            inner = _parts(child, (*path, name))
         if inner is None:
             return None
         comma = ", " if len(parts) > 1 else ""
@@ -344,7 +351,9 @@ class Sampler:
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._temperature = _number("temperature", options.get("temperature", 0.0), most=float("inf"))
         self._top_p = _number("top_p", options.get("top_p", 1.0), most=1.0)
-        seed = -1 if options.get("seed") is None else int(options["seed"])
+        seed = -1
+        if options.get("seed") is not None:
+            seed = int(options["seed"])
         self._rng = np.random.default_rng(seed if seed >= 0 else None)
         self._planned: deque[int] = deque()
 
@@ -378,7 +387,7 @@ class Sampler:
 
 
 def _number(name: str, value: object, *, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= most:
+    if not is_number(value) or not 0.0 <= value <= most:
         raise ConfigurationError(f"Expected {name} between 0 and {most:g}, got {value!r:.40}.")
     return float(value)
 
@@ -422,7 +431,8 @@ class Grammars:
         self._tokenize = tokenize
         # The attributes that llguidance reads from a tokeniser. It needs bytes for every token: those without any get
         # bytes that no text holds.
-        self.eos_token_id, self.bos_token_id = end, None
+        self.eos_token_id = end
+        self.bos_token_id = None
         self.special_token_ids = sorted({end, *controls})
         self.tokens = [piece or b"\xff<%d>" % token for token, piece in enumerate(vocabulary.pieces)]
         wrapper = llguidance.TokenizerWrapper(self)

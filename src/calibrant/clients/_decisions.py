@@ -28,7 +28,7 @@ from calibrant.clients._litellm import (
 from calibrant.core._completion import CompletionRequest, DecisionAnswer, DecisionQuestion, DecisionResponse
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Record, Usage
-from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._reported import bounded_count, is_number, reported_mapping
 
 DECISIONS: Final = "decisions/"
 SYSTEM_ONE: Final = "systemone/"
@@ -206,7 +206,7 @@ class RemoteDecisionClient:
     def _number(self, value: object) -> float:
         if type(value) is float and abs(value) <= _MOST:  # as nearly all are
             return value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MOST:
+        if not is_number(value) or abs(value) > _MOST:
             raise self._broken(f"expected a probability, got {value!r:.40}")
         return float(value)
 
@@ -215,7 +215,8 @@ class RemoteDecisionClient:
 
     def _usage(self, found: _Found) -> Usage:
         counts = reported_mapping(found.data.get("usage"))
-        prompt, answer = bounded_count(counts.get("input_tokens")), bounded_count(counts.get("output_tokens"))
+        prompt = bounded_count(counts.get("input_tokens"))
+        answer = bounded_count(counts.get("output_tokens"))
         cost = found.cost
         if self._price is not None:
             cost = self._price.cost({"prompt_tokens": prompt, "completion_tokens": answer})
@@ -242,7 +243,9 @@ class _DirectCaller:
         **options: Any,  # noqa: ANN401 (see `_OPTIONS`)
     ) -> None:
         found = resolve_endpoint(name, api_base=options.get("api_base"), api_key=options.get("api_key"))
-        self.endpoint, self.model, self.is_openai = found.identity, found.model, found.is_openai
+        self.endpoint = found.identity
+        self.model = found.model
+        self.is_openai = found.is_openai
         self._model = json.dumps(found.model)
         self._headers = options.get("extra_headers")
         self._http = JsonHttp(provider=provider, endpoint=found, timeout=timeout, calls=calls)
@@ -343,7 +346,9 @@ def _system_one(question: DecisionQuestion) -> Record:
     if question.kind == "yes_no":
         asked["type"] = "noul"
         no, yes = question.options
-        return {**asked, "criteria": {"true": described[yes], "false": described[no]}} if described else asked
+        if described:
+            return {**asked, "criteria": {"true": described[yes], "false": described[no]}}
+        return asked
     if question.kind == "choice":
         return {**asked, "criteria": described or dict.fromkeys(question.options)}
     # A level is a text, with no member for what it means.
@@ -360,11 +365,14 @@ def _openai(name: str, question: DecisionQuestion) -> Record:
     named, listed = ("label", "levels") if question.kind == "score" else ("value", "choices")
     options = [{named: option} for option in question.options]
     for option in options:
-        if words := described.get(option[named]):
+        words = described.get(option[named])
+        if words:
             option["description"] = words
     return {**asked, listed: options}
 
 
 def _described(question: DecisionQuestion) -> dict[str, str | None]:
     """Return the description of each option; empty if none has one."""
-    return dict(zip(question.options, question.descriptions, strict=True)) if question.descriptions else {}
+    if question.descriptions:
+        return dict(zip(question.options, question.descriptions, strict=True))
+    return {}

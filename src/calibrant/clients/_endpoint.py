@@ -160,7 +160,9 @@ def server_address(model: str, api_base: str | None = None) -> str | None:
     if api_base:
         return api_base
     prefix = _prefix_of(model)
-    return _VARIABLES[prefix].address if prefix else litellm_endpoint(model, {})
+    if prefix:
+        return _VARIABLES[prefix].address
+    return litellm_endpoint(model, {})
 
 
 def _prefix_of(model: str) -> str:
@@ -170,7 +172,9 @@ def _prefix_of(model: str) -> str:
 
 def litellm_endpoint(model: str, options: Options) -> str | None:
     """Return the address litellm would use for `model`, without credentials; None if none is set."""
-    prefix = model.partition("/")[0] if "/" in model else "openai"
+    prefix = "openai"
+    if "/" in model:
+        prefix = model.partition("/")[0]
     provider = prefix.upper().replace("-", "_")
     candidates = (
         options.get("api_base"),
@@ -223,7 +227,9 @@ def is_http_address(address: str) -> bool:
 
 
 def _parts(api_base: object) -> SplitResult:
-    address = api_base.strip() if isinstance(api_base, str) else ""
+    address = ""
+    if isinstance(api_base, str):
+        address = api_base.strip()
     if not is_http_address(address):
         raise ConfigurationError(
             "Expected api_base to be an address such as http://localhost:8000/v1, got "
@@ -253,7 +259,8 @@ def _authorization(parts: SplitResult, key: str) -> tuple[str | None, tuple[str,
     secrets = [key, *secret_texts({"api_base": urlunsplit(parts)})]
     if parts.username is None:
         return (f"Bearer {key}" if key else None), tuple(filter(None, secrets))
-    user, password = unquote(parts.username), unquote(parts.password or "")
+    user = unquote(parts.username)
+    password = unquote(parts.password or "")
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
     return f"Basic {token}", tuple(filter(None, [*secrets, token]))
 
@@ -420,7 +427,9 @@ def name_inside(outer: str, inner: str) -> str:
 
     Texts inside a harmless option are harmless, unless their own name is that of a credential.
     """
-    return outer if outer in _HARMLESS_OPTIONS and not _SECRET_PARAMETER.search(inner) else inner
+    if outer in _HARMLESS_OPTIONS and not _SECRET_PARAMETER.search(inner):
+        return outer
+    return inner
 
 
 def secret_texts(options: Options) -> Iterator[str]:
@@ -474,7 +483,9 @@ def _secrets_of(address: str) -> list[str]:
         return [address]
     values = [value for name, value in split[1] if not _is_harmless_parameter(name, value)]
     password = split[0].password
-    return values if password is None else [*values, password, unquote(password)]
+    if password is None:
+        return values
+    return [*values, password, unquote(password)]
 
 
 def _without_parameters(url: str) -> str:
@@ -528,8 +539,12 @@ def _plain(name: str, value: Any) -> Any:  # noqa: ANN401 (any option)
     if isinstance(value, list | tuple):
         return [_plain(name, found) for found in value]
     if isinstance(value, str):
-        return value if is_harmless(name, value) else digest_of(value)
-    return value if value is None or isinstance(value, bool | int | float) else type(value).__qualname__
+        if is_harmless(name, value):
+            return value
+        return digest_of(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return type(value).__qualname__
 
 
 def _counts(name: str) -> bool:

@@ -158,7 +158,8 @@ class EnginePlace:
         self.drop_branches()
         kept = len(commonprefix([tokens, self.tokens[: self.prompt.computed]]))  # noqa: RUF071 (no paths)
         self.memory.cut(self.prompt.sequence, kept)
-        self.tokens, self.base = tokens, len(prompt)
+        self.tokens = tokens
+        self.base = len(prompt)
         self.prompt.length = self.prompt.computed = kept
         self._holders = {tuple(text[:end]): self.prompt for end in range(1, kept - self.base + 1)}
         self.is_begun = True
@@ -175,7 +176,9 @@ class EnginePlace:
         """Delete all computed tokens of the row."""
         self.drop_branches()
         self.memory.cut(self.prompt.sequence, 0)
-        self.tokens, self.prompt.length, self.prompt.computed = [], 0, 0
+        self.tokens = []
+        self.prompt.length = 0
+        self.prompt.computed = 0
         self.is_begun = False
 
     def nearest(self, text: tuple[int, ...]) -> tuple[_Path, int]:
@@ -317,7 +320,9 @@ class Job:
         for text in sorted(range(len(self.texts)), key=self.texts.__getitem__):
             if text in self._logits:
                 continue
-            segment = self._segment(text, room, segments) if room and outputs else None
+            segment = None
+            if room and outputs:
+                segment = self._segment(text, room, segments)
             if segment is None:
                 break
             segments.append(segment)
@@ -327,7 +332,8 @@ class Job:
 
     def _segment(self, text: int, room: int, earlier: Sequence[Segment]) -> Segment | None:
         """Return the next segment of a text; None if it has to wait for the next batch."""
-        tokens, place = self.texts[text], self.place
+        tokens = self.texts[text]
+        place = self.place
         length = place.base + len(tokens)
         if length > place.n_ctx:
             raise TooLongError(length)
@@ -345,7 +351,8 @@ class Job:
         behind = tokens[max(shared - place.base, 0) : max(end - place.base, 0)]
         new = [*place.tokens[shared : min(end, place.base)], *behind]
         if not is_tip:
-            origin, path = path, place.branch(path, shared)
+            origin = path
+            path = place.branch(path, shared)
             for segment in earlier:
                 segment.share(origin, path, shared)
         place.extend(path, tokens, end)

@@ -378,10 +378,14 @@ def rate_state(response: object) -> RateState | None:
     RateState or None
         None without any readable header.
     """
-    plain = response.get(HIDDEN) if isinstance(response, dict) else None
+    plain = None
+    if isinstance(response, dict):
+        plain = response.get(HIDDEN)
     hidden = reported_mapping(plain or getattr(response, HIDDEN, None))
     headers = hidden.get("additional_headers")
-    return reported_state(headers) if isinstance(headers, Mapping) else None
+    if isinstance(headers, Mapping):
+        return reported_state(headers)
+    return None
 
 
 def reported_state(headers: Mapping[str, Any]) -> RateState | None:

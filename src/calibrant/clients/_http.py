@@ -193,7 +193,9 @@ class JsonHttp:
         ProviderError
             A transport error: no answer, or only a part of it.
         """
-        data = None if body is None else json.dumps(body).encode()
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode()
         query = self.endpoint.query
         if "?" in route:
             query = query.replace("?", "&", 1)
@@ -227,7 +229,9 @@ class JsonHttp:
         """
 
         async def exchange(session: aiohttp.ClientSession) -> Reply:
-            options: dict[str, Any] = {"headers": headers} if headers else {}
+            options: dict[str, Any] = {}
+            if headers:
+                options = {"headers": headers}
             if timeout is not None:  # aiohttp's own, whose timer is part of its session
                 options["timeout"] = type(session.timeout)(total=timeout)
             method = "GET" if data is None else "POST"
@@ -290,7 +294,8 @@ class JsonHttp:
         """Close the sessions of all event loops that can be reached from here; calls in flight fail."""
         _open_clients.discard(self)
         with self._lock:
-            by_loop, self._connections = self._connections, {}
+            by_loop = self._connections
+            self._connections = {}
         for loop, connections in by_loop.items():
             self._end(loop, connections)
 
@@ -381,7 +386,9 @@ def _error_words(problem: object) -> str:
     if not isinstance(problem, Mapping):
         return str(problem)
     place = problem.get("loc")
-    steps = ".".join(map(str, place)) if isinstance(place, list) else None
+    steps = None
+    if isinstance(place, list):
+        steps = ".".join(map(str, place))
     words = (problem.get(name) for name in ("message", "msg", "type", "error_type", "code"))
     return " / ".join(str(word) for word in (steps, *words) if word) or str(problem)
 
@@ -419,7 +426,9 @@ class HTTPStatusError(Exception):
     def __init__(self, reply: Reply, *, status: int | None = None) -> None:
         self.status = status or reply.status
         self.headers = reply.headers
-        moved = reply.headers.get("Location") if 300 <= reply.status < 400 else None
+        moved = None
+        if 300 <= reply.status < 400:
+            moved = reply.headers.get("Location")
         message = reply.words if moved is None else f"moved to {moved}: set api_base to the new address"
         super().__init__(f"{self.status} {message}")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import FloatArray, LogprobSpace, Usage
-from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._reported import bounded_count, is_number, reported_mapping
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -340,7 +339,8 @@ class Price:
     def cost(self, usage: object) -> float | None:
         """Return the cost of a call from its ``usage``; None without a number of prompt tokens."""
         counts = reported_mapping(usage)
-        prompt, answer = _count(counts.get("prompt_tokens")), _count(counts.get("completion_tokens"))
+        prompt = _count(counts.get("prompt_tokens"))
+        answer = _count(counts.get("completion_tokens"))
         if prompt is None:
             return None
         cost = prompt * self.prompt + (answer or 0) * self.answer
@@ -363,8 +363,7 @@ def price_of_options(options: Options) -> Price | None:
     if not prices:
         return None
     for name, value in prices.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not 0 <= value < math.inf:
+        if not is_number(value) or value < 0:
             raise ConfigurationError(f"Expected {name} to be US dollars, 0 or more, got {value!r}.")
     if not {"input_cost_per_token", "output_cost_per_token"} <= prices.keys():
         raise ConfigurationError(
@@ -453,8 +452,9 @@ def _price(entry: Mapping[str, Any]) -> Price | None:
 
 def _count(value: object) -> int | None:
     """Return a number of tokens, bounded; None for anything else."""
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return bounded_count(value) if is_count else None
+    if type(value) is int and value >= 0:
+        return bounded_count(value)
+    return None
 
 
 def needs_litellm(model: str, options: Options) -> bool:

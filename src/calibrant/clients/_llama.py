@@ -174,7 +174,8 @@ class Llama:
             for result, arguments, names in _FUNCTIONS:
                 for name in names.split():
                     function = getattr(self._library, f"llama_{name}")
-                    function.restype, function.argtypes = result, arguments
+                    function.restype = result
+                    function.argtypes = arguments
         except (OSError, AttributeError) as error:
             raise _unknown(str(error)) from error
         self._check_layout()
@@ -218,7 +219,9 @@ class Llama:
             The context has other settings than requested: the structure has another layout.
         """
         params = self._library.llama_context_default_params()
-        params.n_ctx, params.n_seq_max, params.kv_unified = n_ctx, n_seq_max, True
+        params.n_ctx = n_ctx
+        params.n_seq_max = n_seq_max
+        params.kv_unified = True
         params.n_batch = params.n_ubatch = n_batch
         params.type_v = _BF16
         params.n_threads = params.n_threads_batch = n_threads

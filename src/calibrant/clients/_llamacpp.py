@@ -204,7 +204,9 @@ class LlamaCppClient:
         """Reserve memory of the engine for one row, and yield the session of the row."""
         engine = await self._loaded()
         messages = [dict(message) for message in request.messages]
-        begun = messages.pop()["content"] if messages and messages[-1].get("role") == "assistant" else ""
+        begun = ""
+        if messages and messages[-1].get("role") == "assistant":
+            begun = messages.pop()["content"]
         prompt = engine.prompt(messages)
         future = engine.enter()
         try:
@@ -217,7 +219,9 @@ class LlamaCppClient:
     def close(self) -> None:
         """Free the model unless another client uses it; requests in flight may fail."""
         with self._lock:
-            engine, self._engine, self._closed = self._engine, None, True
+            engine = self._engine
+            self._engine = None
+            self._closed = True
         if engine is not None:
             release_engine(engine, holder=self)
 
@@ -448,12 +452,15 @@ class _GeneratedAnswer:
                 self.records.append(token_record(piece, logprob, top))
             cuts = [place for text in decoding.stop if (place := self.data.find(text)) >= 0]
             if cuts:
-                self.data, self.reason = self.data[: min(cuts)], "stop"
+                self.data = self.data[: min(cuts)]
+                self.reason = "stop"
                 return
 
     def complete(self, choice: Constraint) -> None:
         """Add the fixed JSON around the generated value to the text and to its tokens."""
-        tail = b"" if self.reason == "length" else choice.suffix[1:].encode()
+        tail = b""
+        if self.reason != "length":
+            tail = choice.suffix[1:].encode()
         self.data += tail
         if self.records:
             self.records = [

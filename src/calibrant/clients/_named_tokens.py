@@ -173,7 +173,9 @@ async def find_naming(http: JsonHttp, model: str) -> TokenNaming | None:
     if not _answers(reply, http):
         return None
     found = _generated(reply.data or {}, "output_token_ids_logprobs")
-    return route if set(_PROBED) <= found.keys() else None
+    if set(_PROBED) <= found.keys():
+        return route
+    return None
 
 
 def _answers(reply: Reply, http: JsonHttp) -> bool:
@@ -212,7 +214,9 @@ def check_complete(found: Container[int], tokens: Sequence[int], *, provider: st
 
 
 def _at(entries: object, place: int) -> object:
-    return entries[place] if isinstance(entries, list) and entries else None
+    if isinstance(entries, list) and entries:
+        return entries[place]
+    return None
 
 
 def _first(answer: Record) -> Record:

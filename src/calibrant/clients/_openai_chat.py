@@ -123,8 +123,11 @@ class OpenAIChatClient:
             self._listed = await asyncio.to_thread(listed_price, self._model)
             self._looked_up = True
         data.pop(HIDDEN, None)  # a server must not set the cost
-        price, headers = draft.price or self._listed, rate_headers(reply.headers)
-        hidden: dict[str, Any] = {} if headers is None else {"additional_headers": headers}
+        price = draft.price or self._listed
+        headers = rate_headers(reply.headers)
+        hidden: dict[str, Any] = {}
+        if headers is not None:
+            hidden = {"additional_headers": headers}
         if price is not None:
             hidden["response_cost"] = price.cost(data.get("usage"))
         return {**data, HIDDEN: hidden} if hidden else data
@@ -227,7 +230,9 @@ class Drafts:
 
     def body(self, draft: Draft, request: CompletionRequest) -> bytes:
         """Return the body of a request."""
-        schema = "" if request.response_format is None else self._schema(request.response_format)
+        schema = ""
+        if request.response_format is not None:
+            schema = self._schema(request.response_format)
         messages = request.messages
         # Only the last message differs from row to row.
         texts = [_constant(message) for message in messages[:-1]]

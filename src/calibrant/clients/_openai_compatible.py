@@ -621,13 +621,17 @@ class CompletionsServer:
         Special tokens cannot be distinguished here, and white space is ignored, as servers may clean it up.
         """
         answer = await self._tokenized(text)
-        spelled = None if answer is None else await self._spelled(answer.get("tokens") or [])
+        spelled = None
+        if answer is not None:
+            spelled = await self._spelled(answer.get("tokens") or [])
         return spelled is None or "".join(spelled.split()) == "".join(text.split())
 
     async def _tokenized(self, text: str) -> Record | None:
         body = {"model": self.model, "prompt": text, "add_special_tokens": False}
         reply = await self.http.exchange("/tokenize", body)
-        return None if reply.absent else self.http.checked(reply)
+        if reply.absent:
+            return None
+        return self.http.checked(reply)
 
     async def _spelled(self, tokens: Sequence[int]) -> str | None:
         reply = await self.http.exchange("/detokenize", {"model": self.model, "tokens": list(tokens)})
@@ -644,7 +648,9 @@ def _listed_ids(answer: Record) -> tuple[int, ...]:
     """Return the numbers of the tokens listed in an answer of llama.cpp's server; empty if it tells none."""
     listed = answer["completion_probabilities"][0]["top_logprobs"]
     numbers = [token.get("id") for token in listed]
-    return tuple(numbers) if all(isinstance(number, int) for number in numbers) else ()
+    if all(isinstance(number, int) for number in numbers):
+        return tuple(numbers)
+    return ()
 
 
 def _smaller_count(reply: Reply, count: int) -> int | None:
@@ -668,7 +674,9 @@ def _text(answer: Record, name: str) -> str | None:
 
 
 def _positive_int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    if type(value) is int and value > 0:
+        return value
+    return None
 
 
 class EchoError(Exception):
@@ -763,7 +771,9 @@ def label_logprobs(begun: Echoed, continued: Sequence[Echoed]) -> tuple[float, .
 def _choices(answer: Record, count: int) -> list[Record]:
     """Return the choices in the order of the prompts."""
     entries = answer.get("choices")
-    choices = [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+    choices = []
+    if isinstance(entries, list):
+        choices = [entry for entry in entries if isinstance(entry, Mapping)]
     places = [one.get("index", place) for place, one in enumerate(choices)]
     if any(not isinstance(place, int) for place in places) or sorted(places) != list(range(count)):
         raise EchoError(f"{len(choices)} choices for {count} prompts")
@@ -773,7 +783,8 @@ def _choices(answer: Record, count: int) -> list[Record]:
 
 def _lists(choice: Record) -> tuple[list[str], list[object]]:
     reported = reported_mapping(choice.get("logprobs"))
-    tokens, logprobs = reported.get("tokens"), reported.get("token_logprobs")
+    tokens = reported.get("tokens")
+    logprobs = reported.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(logprobs, list) or not tokens:
         raise NoEchoError("none")
     if len(tokens) != len(logprobs) or not all(isinstance(token, str) for token in tokens):

@@ -307,7 +307,9 @@ def _listed_models(port: int) -> list[str]:
     try:
         connection.request("GET", "/v1/models")
         reply = connection.getresponse()
-        listed: Any = json.loads(reply.read(_MOST_BYTES)) if reply.status == 200 else {}
+        listed: Any = {}
+        if reply.status == 200:
+            listed = json.loads(reply.read(_MOST_BYTES))
         names = [entry["id"] for entry in listed.get("data") or []]
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError):
         return []

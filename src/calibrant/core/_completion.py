@@ -466,7 +466,9 @@ def named_features(logprobs: Mapping[int, float], tokens: Sequence[int]) -> Half
 
 def _centred(logits: SingleArray, *, most: np.float32) -> HalfArray:
     # What is ruled out may be any small number, or none; so may all of them.
-    top = most if np.isfinite(most) else np.float32(0.0)
+    top = most
+    if not np.isfinite(most):
+        top = np.float32(0.0)
     some = np.fmin(np.fmax(logits, top - _LEAST_FEATURE), top)
     centred: HalfArray = (some - some.mean()).astype(np.float16)
     return centred

@@ -88,7 +88,9 @@ class DataError(CalibrantError):
     def __init__(self, message: str, *, path: Path | None = None, line: int | None = None) -> None:
         self.path = path
         self.line = line
-        place = "" if path is None else f"{path}:{line}: " if line is not None else f"{path}: "
+        place = ""
+        if path is not None:
+            place = f"{path}:{line}: " if line is not None else f"{path}: "
         super().__init__(place + message)
 
 
@@ -233,7 +235,9 @@ class ProviderError(CalibrantError):
     @property
     def summary(self) -> str:
         """Error message without the hint."""
-        return str(self).removesuffix(f" {self.hint}") if self.hint else str(self)
+        if self.hint:
+            return str(self).removesuffix(f" {self.hint}")
+        return str(self)
 
 
 class ContextLengthError(ProviderError):

@@ -33,7 +33,8 @@ def user_path(name: str, kind: Literal["cache", "state"]) -> Path:
     RuntimeError
         The user has no home.
     """
-    if home := os.environ.get("CALIBRANT_HOME"):
+    home = os.environ.get("CALIBRANT_HOME")
+    if home:
         return Path(home).expanduser() / name
     variable, folder = _XDG[kind]
     xdg = Path(os.environ.get(variable, ""))

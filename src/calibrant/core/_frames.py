@@ -201,7 +201,9 @@ def frame_examples(
 
 def label_names(frame: Frame, label: str) -> Sequence[str] | None:
     """Return the names that a dataset declares for a column of labels, in its order; None if it declares none."""
-    features = getattr(frame, "features", None) if _is_dataset(frame) else None
+    features = None
+    if _is_dataset(frame):
+        features = getattr(frame, "features", None)
     names: Sequence[str] | None = getattr((features or {}).get(label), "names", None)
     return names
 

@@ -46,7 +46,8 @@ def install_command(extra: str = "") -> str:
     if "dir_info" in record:
         folder = url2pathname(urlsplit(url).path)
         return _command(f"{folder}{wanted}", is_editable=bool(record["dir_info"].get("editable")))
-    if source := record.get("vcs_info"):
+    source = record.get("vcs_info")
+    if source:
         url = f"{source['vcs']}+{url}@{source['commit_id']}"
     inside = f"#subdirectory={record['subdirectory']}" if record.get("subdirectory") else ""
     return _command(f"{_NAME}{wanted} @ {url}{inside}")
@@ -58,7 +59,9 @@ def _record(origin: str | None) -> dict[str, Any] | None:
         record = json.loads(origin or "null")
     except ValueError:
         return None
-    return record if isinstance(record, dict) and "url" in record else None
+    if isinstance(record, dict) and "url" in record:
+        return record
+    return None
 
 
 def _command(requirement: str, *, is_editable: bool = False) -> str:

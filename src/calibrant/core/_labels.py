@@ -29,7 +29,9 @@ def label_text(value: object) -> object:
     """Return a whole number or a truth value as text, as JSON writes it; anything else unchanged."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return json.dumps(value) if isinstance(value, int) else value
+    if isinstance(value, int):
+        return json.dumps(value)
+    return value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,9 @@ class LabelSet(Sequence[str]):
     @classmethod
     def of(cls, labels: LabelSet | Sequence[str]) -> LabelSet:
         """Return `labels` as a label set; a label set is returned unchanged."""
-        return labels if isinstance(labels, LabelSet) else cls(labels)
+        if isinstance(labels, LabelSet):
+            return labels
+        return cls(labels)
 
     @cached_property
     def _places(self) -> dict[str, int]:
@@ -209,7 +213,9 @@ class LabelSet(Sequence[str]):
     def record(self) -> Any:  # noqa: ANN401
         """Return the label set as JSON values: a list of plain labels, else an object that names the structure."""
         names = list(self.labels)
-        return names if self.is_plain else {"structure": self.structure, "labels": names}
+        if self.is_plain:
+            return names
+        return {"structure": self.structure, "labels": names}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> LabelSet | None:
@@ -273,7 +279,9 @@ class LabelSet(Sequence[str]):
 
 def as_label_set(labels: Iterable[str] | None) -> LabelSet:
     """Return a label set as it is; an open one in place of names, or of None."""
-    return labels if isinstance(labels, LabelSet) else OpenLabels()
+    if isinstance(labels, LabelSet):
+        return labels
+    return OpenLabels()
 
 
 class OpenLabels(LabelSet):
@@ -305,7 +313,9 @@ class OpenLabels(LabelSet):
     def canonical(self, text: str) -> str | None:
         """Return the first spelling of `text`, adding a new label if needed; None for blank text."""
         key = normalise_label(text)
-        return self._canonical.setdefault(key, text.strip()) if key else None
+        if key:
+            return self._canonical.setdefault(key, text.strip())
+        return None
 
     def __eq__(self, other: object) -> bool:
         return self is other

@@ -255,7 +255,9 @@ class LabelDistribution:
             return probability
         joint = math.exp(min(self.joint_logprob + (self.closing_logprob or 0.0), 0.0))
         longer = (other != label and other.startswith(label) for other in self.labels)
-        return min(joint, probability) if self.closing_logprob is None and any(longer) else joint
+        if self.closing_logprob is None and any(longer):
+            return min(joint, probability)
+        return joint
 
     def alternatives(self, *, exclude: str | None = None, limit: int = 3) -> list[tuple[str, float]]:
         """Return the most probable of the measured labels, with their probabilities, at most `limit`.

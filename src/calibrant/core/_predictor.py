@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
@@ -17,6 +16,7 @@ from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace, Prediction
+from calibrant.core._reported import is_number
 from calibrant.core._rows import TextWithContext
 
 INPUT_SLOT: Final = "{input}"
@@ -75,10 +75,9 @@ class Limits:
             value = getattr(self, field.name)
             if value is None:
                 continue
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if field.name == "concurrency" and not (number and value >= 1 and value == int(value)):
+            if field.name == "concurrency" and not (is_number(value) and value >= 1 and value == int(value)):
                 raise ConfigurationError(f"Expected concurrency of at least 1, got {value!r}.")
-            if not number or not 0 < value < math.inf:
+            if not is_number(value) or value <= 0:
                 raise ConfigurationError(f"Expected {field.name} to be a number above 0, got {value!r}.")
 
 
@@ -188,8 +187,10 @@ class Query:
         return self._messages(self.prompt, "")
 
     def _messages(self, system: str, text: str) -> tuple[Message, ...]:
-        user = text if self.user_template is None else self.user_template.replace(INPUT_SLOT, text)
-        return ({"role": "system", "content": system}, {"role": "user", "content": user})
+        user = text
+        if self.user_template is not None:
+            user = self.user_template.replace(INPUT_SLOT, text)
+        return {"role": "system", "content": system}, {"role": "user", "content": user}
 
 
 class Stop:

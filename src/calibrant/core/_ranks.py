@@ -78,7 +78,9 @@ def tie_keys(key: str, count: int) -> tuple[str, ...]:
 
 def check_key(key: object) -> bytes:
     """Return a hash key as bytes; ConfigurationError if it is no text or has a wrong length."""
-    secret = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else b""
+    secret = b""
+    if isinstance(key, str):
+        secret = key.encode("utf-8", "surrogatepass")
     if not 0 < len(secret) <= _LONGEST:
         raise ConfigurationError(
             f"Expected key as a text of 1 to {_LONGEST} bytes in UTF-8, got {key!r:.80}: shorten it, or leave it out."

@@ -1,10 +1,12 @@
-"""Functions for text that people read: server output made printable and bounded, counts with their nouns."""
+"""Functions for text that people read, and for values that servers report: made printable, bounded and checked."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from numbers import Real
+from typing import Any, Final, TypeGuard
 
 MOST_TOKENS: Final = 2**53
 """The largest count that is believed: every whole number up to it is exact as a float."""
@@ -21,6 +23,16 @@ _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 # White space that JSON knows is layout; the rest has no place in an answer.
 _UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return True if `value` is a finite real number; bools do not count."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def bounded_count(value: object) -> int:
@@ -85,7 +97,9 @@ def clean_line(text: str, *, limit: int) -> str:
     if not text.isprintable():
         text = _SURROGATES.sub(_REPLACEMENT, text[: 8 * limit])
         text = _CONTROLS.sub("", _BREAKS.sub(" ", _ESCAPES.sub("", text)))
-    return text if len(text) <= limit else text[:limit] + "..."
+    if len(text) <= limit:
+        return text
+    return text[:limit] + "..."
 
 
 def escaped_line(text: str, *, limit: int) -> str:
@@ -107,7 +121,9 @@ def clean_text(text: str) -> str:
 
     Tabs and line breaks stay. Nothing is removed, so that an illegal answer does not become a legal one.
     """
-    return text if text.isprintable() else _UNWRITABLE.sub(_REPLACEMENT, text)
+    if text.isprintable():
+        return text
+    return _UNWRITABLE.sub(_REPLACEMENT, text)
 
 
 def writable(text: str) -> str:

@@ -285,7 +285,9 @@ def iter_examples(
     DataError
         A row lacks a text or an answer, its split is unknown, or as `read_rows`.
     """
-    part = None if split is None else _parts(path, columns, shares)
+    part = None
+    if split is not None:
+        part = _parts(path, columns, shares)
     for row in read_rows(path, csv=columns.csv, column=columns.input):
         if part is not None and part(row) != split:
             continue
@@ -306,7 +308,9 @@ def _parts(
     """Return a function that tells the split of a row, or None where it is in none."""
     if shares is None:
         return lambda row: _split(row, columns.split)
-    version = (path.stat().st_size, path.stat().st_mtime_ns) if path.is_file() else None
+    version = None
+    if path.is_file():
+        version = (path.stat().st_size, path.stat().st_mtime_ns)
     rule = _split_rule(path, columns, shares, version)
 
     def part(row: Row) -> str | None:
@@ -465,7 +469,9 @@ def _answer(row: Row, columns: Columns) -> str:
         answer = _answer_text(value.strip(), row, columns)
     else:
         try:
-            answer = json_text(value) if isinstance(value, Mapping | list) else ""
+            answer = ""
+            if isinstance(value, Mapping | list):
+                answer = json_text(value)
         except (TypeError, ValueError) as error:
             problem = f"expected labels as text, got {value!r:.60} ({error})."
             raise row.error(f"{columns.answer!r}: {problem}") from error

@@ -216,7 +216,9 @@ class SchemaNode:
         found: dict[Any, Any] = {}
         for node in self.alternatives:
             for value in _values(node):
-                key = value if isinstance(value, str) else (json.dumps(value),)
+                key = value
+                if not isinstance(value, str):
+                    key = (json.dumps(value),)
                 found[key] = value
         return list(found.values())
 
@@ -263,7 +265,9 @@ def _alternatives(node: Mapping[str, Any], root: JsonObject, depth: int = 0) -> 
         )
     rest = {key: value for key, value in node.items() if key not in ("$ref", "allOf", *_CHOICES)}
     merged = [rest]
-    together = [schema_target(node["$ref"], root)] if "$ref" in node else []
+    together = []
+    if "$ref" in node:
+        together = [schema_target(node["$ref"], root)]
     together += node.get("allOf") or []
     choices = [branch for key in _CHOICES for branch in node.get(key) or []]
     groups_of_all = [[part] for part in together]
@@ -308,4 +312,6 @@ def _values(node: JsonObject) -> list[Any]:
     if "const" in node:
         return [node["const"]]
     found = node.get("enum")
-    return list(found) if isinstance(found, list | tuple) else []
+    if isinstance(found, list | tuple):
+        return list(found)
+    return []

@@ -255,7 +255,8 @@ def line_of(text: str, location: Sequence[Any]) -> int:
     best = 0
     best_line = 1
     for number, line in enumerate(text.split("\n"), 1):
-        if header := _HEADER.match(line):
+        header = _HEADER.match(line)
+        if header:
             table = _numbered(_path(header[2]), entries)
             if header[1] == "[[":
                 table += (str(entries[table]),)

@@ -84,7 +84,8 @@ class WordPairs:
         before = np.cumsum(chosen) - chosen
         within = np.arange(len(places)) - np.repeat(before, chosen)
         hashes = np.frombuffer(self.hashes, dtype=np.uint32)
-        return hashes[starts[texts][places] + within], places
+        positions = starts[texts][places] + within
+        return hashes[positions], places
 
 
 def group_near_duplicates(hashes: _Hashes, places: IndexArray, labels: IntegerArray) -> IndexArray:
@@ -160,7 +161,8 @@ class _PairIndex:
         rank = np.arange(len(places)) - self._starts[places]
         alone = np.bincount(places[frequency == 1], minlength=len(self._sizes))
         in_rarer_half = rank <= self._sizes[places] - np.ceil(_LEAST * self._sizes[places])
-        joins = in_rarer_half & (frequency > 1) & (rank < alone[places] + _JOIN_PAIRS)
+        is_rare = rank < alone[places] + _JOIN_PAIRS
+        joins = in_rarer_half & (frequency > 1) & is_rare
         hashes = hashes[joins]
         places = places[joins]
         order = np.lexsort((places, hashes))
@@ -171,7 +173,8 @@ class _PairIndex:
         one = self._sketches[first]
         other = self._sketches[second]
         # Most texts that share a frequent pair are unlike: this tells without reading their pairs.
-        alike = _bit_counts(one & other) >= _SKETCH_LEAST * _bit_counts(one | other)
+        shared = _bit_counts(one & other)
+        alike = shared >= _SKETCH_LEAST * _bit_counts(one | other)
         kept = np.flatnonzero(alike)
         first = first[kept]
         second = second[kept]
@@ -181,8 +184,8 @@ class _PairIndex:
             hashes = self._hashes[self._starts[first[has_more]] + place]
             wanted = _keys(second[has_more], hashes)
             found = np.searchsorted(self._keys, wanted)
-            is_shared = self._keys[np.minimum(found, len(self._keys) - 1)] == wanted
-            n_shared[has_more] += is_shared
+            near = np.minimum(found, len(self._keys) - 1)
+            n_shared[has_more] += self._keys[near] == wanted
         n_any = self._sizes[first] + self._sizes[second] - n_shared
         alike[kept] = n_shared >= _LEAST * n_any
         return alike
@@ -253,12 +256,14 @@ class TextGroups:
         place = self.place(text_hash(text))
         if place is None:
             return None
-        return (int(self.keys[place]), bool(self.together[place]))
+        return int(self.keys[place]), bool(self.together[place])
 
     def key(self, text: str) -> int:
         """Return the key of a text's group; of a text of its own, its hash."""
         found = self.find(text)
-        return text_hash(text) if found is None else found[0]
+        if found is None:
+            return text_hash(text)
+        return found[0]
 
     def place(self, hashed: int) -> int | None:
         """Return the place of a text in the arrays, by its hash; None for a text of its own."""
@@ -463,7 +468,8 @@ def _text_groups(texts: _Texts, groups: IndexArray, room: FloatArray) -> TextGro
     several = np.flatnonzero(sizes[groups] > 1)
     first = groups[several]
     n_labels = len(texts.names)
-    by_label, counts = np.unique(first * n_labels + texts.labels[several], return_counts=True)
+    pairs = first * n_labels + texts.labels[several]
+    by_label, counts = np.unique(pairs, return_counts=True)
     # The most frequent label of each group, of several the first by name.
     order = np.lexsort((by_label, -counts, by_label // n_labels))
     owners = by_label[order] // n_labels
@@ -502,7 +508,8 @@ def _cut(keys: _Keys, shares: Shares) -> tuple[int, int]:
     slack = int(n * _smallest(shares)) // _SLACK
     cuts = []
     last = 0
-    for own, share in zip(shares[:2], (shares[0], shares[0] + shares[1]), strict=True):
+    first, second, _ = shares
+    for own, share in ((first, first), (second, first + second)):
         ideal = min(round(share * _END), _END - 1)
         wanted = round(share * n)
         index = int(np.searchsorted(keys, np.uint64(ideal)))

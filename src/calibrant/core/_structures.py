@@ -548,7 +548,9 @@ class FieldLabels(CompositeLabels):
         values = {}
         for field in self.fields:
             value = found[field.name]
-            label = field.labels.canonical(value) if isinstance(value, str) else None
+            label = None
+            if isinstance(value, str):
+                label = field.labels.canonical(value)
             if label is None:
                 return None
             values[field.name] = label
@@ -737,7 +739,9 @@ def part_of(answer: str, name: str) -> str | None:
     if isinstance(found, dict):
         value = found.get(name)
         return value if isinstance(value, str) else None
-    return YES if isinstance(found, list) and name in found else NO
+    if isinstance(found, list) and name in found:
+        return YES
+    return NO
 
 
 def unknown_answer(answer: str, labels: LabelSet) -> str:
@@ -781,7 +785,9 @@ def _json(text: str) -> Any:  # noqa: ANN401
 def described_labels(labels: LabelSet) -> dict[str, Any]:
     """Return ``{"label_set": record}``, or an empty dict for plain labels, whose names are enough."""
     record = labels.record()
-    return {} if isinstance(record, list) else {"label_set": record}
+    if isinstance(record, list):
+        return {}
+    return {"label_set": record}
 
 
 def labels_from_record(record: object) -> LabelSet:

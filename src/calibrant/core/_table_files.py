@@ -296,7 +296,8 @@ def found_separator(path: Path, encoding: str | None = None, *, column: str | No
     text = data.decode(codec, "replace")
     if len(data) == _SAMPLE_BYTES:
         text = text[: text.rfind("\n") + 1]  # the last record is cut
-    if (named := re.match(r"sep=(.)\r?\n", text)) and named[1] in SEPARATORS:
+    named = re.match(r"sep=(.)\r?\n", text)
+    if named and named[1] in SEPARATORS:
         return named[1]
     order: Iterable[str] = SEPARATORS
     if path.suffix.lower() == ".tsv":

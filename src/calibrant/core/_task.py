@@ -578,7 +578,9 @@ class TaskFile(Section):
         if self.fields is not None:
             fields = [Field(name=own.name, labels=_labels(own), path=own.path) for own in self.fields]
             return FieldLabels(fields)
-        return MultiLabels(self.labels or []) if self.multi_label else _labels(self)
+        if self.multi_label:
+            return MultiLabels(self.labels or [])
+        return _labels(self)
 
 
 def read_task_file(path: Path) -> tuple[TaskFile, str]:

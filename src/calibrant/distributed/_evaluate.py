@@ -181,7 +181,9 @@ def _opened_alike(
 ) -> Predictor:
     """Open a classifier that asks its model as all others do, without finding out how."""
     predictor = opening(limits=limits)
-    return predictor.asked_as(method) if isinstance(predictor, BasePredictor) else predictor
+    if isinstance(predictor, BasePredictor):
+        return predictor.asked_as(method)
+    return predictor
 
 
 def share(limits: Limits, workers: int) -> Limits:

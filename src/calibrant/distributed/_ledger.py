@@ -205,7 +205,8 @@ class Leased:
     def wait(self, now: float) -> float:
         """Return the seconds until `take` may be called, or until the next check; 0 if ready."""
         if self._pending_lease is not None and self._pending_lease.done():
-            seconds, self._pending_lease = self._pending_lease.result(), None
+            seconds = self._pending_lease.result()
+            self._pending_lease = None
             if seconds:
                 self._not_before = now + seconds
             else:
@@ -214,7 +215,9 @@ class Leased:
             return 0.0
         if self._pending_lease is None and now >= self._not_before:
             self._send()
-        return _SOON if self._pending_lease is not None else self._not_before - now
+        if self._pending_lease is not None:
+            return _SOON
+        return self._not_before - now
 
     def take(self, amount: float) -> None:
         """Take an amount; report a large overdraft to the ledger, so that other workers wait for it."""
@@ -223,5 +226,6 @@ class Leased:
             self._send()
 
     def _send(self) -> None:
-        used, self._level = max(0.0, -self._level), max(0.0, self._level)
+        used = max(0.0, -self._level)
+        self._level = max(0.0, self._level)
         self._pending_lease = self._ask(used, self._chunk)

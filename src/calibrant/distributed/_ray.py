@@ -25,8 +25,8 @@ from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._predictor import Limits, Predictor, Stop
 from calibrant.core._rows import Example
 from calibrant.distributed._ledger import BudgetLedger, Leased, Spending
-from calibrant.evaluation._cache import MAX_BYTES
 from calibrant.evaluation._data import Dataset, UnlabelledTexts, checked, query_about
+from calibrant.evaluation._evaluator import MAX_BYTES
 from calibrant.inference._base import run_sync
 from calibrant.runs._rows import row_line
 from calibrant.runs._shards import FinishedRows, blocks_of
@@ -89,7 +89,9 @@ class AnsweredBlock(NamedTuple):
             return None
         if self.kind == "ProviderError":
             return ProviderError(self.error, provider=self.provider)
-        return ConfigurationError(self.error) if self.kind == "ConfigurationError" else StateError(self.error)
+        if self.kind == "ConfigurationError":
+            return ConfigurationError(self.error)
+        return StateError(self.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +228,8 @@ class Worker:
         stopped = ""
         if self._broken is not None:
             return AnsweredBlock.fault(number, b"", self._broken)
-        first, last = rows[0][0], rows[-1][0]
+        first = rows[0][0]
+        last = rows[-1][0]
         died = f"{_DEATHS} workers died while they answered the rows {first} to {last} (counted from 0): {_SEE_LOG}"
         try:
             with _unless_deadly(self._book, f"block {number}", most=_DEATHS, message=died):
@@ -304,7 +307,7 @@ class Cluster:
     def __post_init__(self) -> None:
         for name in ("workers", "block_rows"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if type(value) is not int or value < 1:
                 raise ConfigurationError(f"Expected {name} to be an integer of at least 1, got {value!r}.")
 
 

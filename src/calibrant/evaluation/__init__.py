@@ -6,11 +6,10 @@ from calibrant.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from calibrant.evaluation._anchors import Anchor, AnchorComparison, ask_anchors
-    from calibrant.evaluation._cache import open_cache
     from calibrant.evaluation._compare import ComparedRun, RunComparison, RunDifference, compare_predictions
     from calibrant.evaluation._data import Dataset, UnlabelledTexts
     from calibrant.evaluation._drift import Drift
-    from calibrant.evaluation._evaluator import BatchEvaluator
+    from calibrant.evaluation._evaluator import BatchEvaluator, open_cache
     from calibrant.evaluation._history import EvaluationHistory, HistoryInterval
     from calibrant.evaluation._label import DecidedPrediction, LabelFile
     from calibrant.evaluation._learned import (

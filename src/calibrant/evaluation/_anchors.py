@@ -113,7 +113,9 @@ class AnchorComparison:
 
         n = len(self.anchors)
         changed = self.n_changed
-        return 1.0 if changed == n else float(beta.ppf(_LEVEL, changed + 1, n - changed))
+        if changed == n:
+            return 1.0
+        return float(beta.ppf(_LEVEL, changed + 1, n - changed))
 
     @cached_property
     def label_p_value(self) -> float:
@@ -147,7 +149,9 @@ class AnchorComparison:
         from scipy.stats import binomtest  # noqa: PLC0415  (heavy)
 
         n_moved = self.n_rose + self.n_fell
-        return float(binomtest(self.n_rose, n_moved).pvalue) if n_moved else 1.0
+        if n_moved:
+            return float(binomtest(self.n_rose, n_moved).pvalue)
+        return 1.0
 
     @property
     def has_moved(self) -> bool:
@@ -163,7 +167,9 @@ class AnchorComparison:
             return None
         before = then.pop()
         after = now.pop()
-        return None if before is None or after is None else (before, after)
+        if before is None or after is None:
+            return None
+        return before, after
 
     def to_record(self) -> JsonObject:
         """Return the comparison as JSON values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import math
@@ -20,7 +21,6 @@ from calibrant.core._files import SCHEMA_VERSION, write_atomically
 from calibrant.core._prediction import FloatArray, IndexArray, JsonObject
 from calibrant.core._reported import counted, writable
 from calibrant.core._rows import read_rows
-from calibrant.evaluation._label_studio import Task, labelling_config, read_tasks, task_record
 from calibrant.evaluation._looks import counted_promise
 from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
@@ -35,6 +35,10 @@ TASKS: Final = ".json"
 """Ending of a file of Label Studio tasks."""
 
 _COLUMNS: Final = ("index", "text", "label", "answer")
+# Of Label Studio: names of the fields in the labelling config, and a task with its data, predictions and annotations.
+_TEXT_FIELD: Final = "text"
+_LABEL_FIELD: Final = "label"
+_Task: TypeAlias = Mapping[str, Any]
 
 LabelSource: TypeAlias = Callable[[str], str]
 """Returns the true label of a text; a dash where no label fits."""
@@ -60,7 +64,7 @@ class AnswerFile:
     _texts: dict[int, str] = field(default_factory=dict, repr=False)  # so that no text is looked for twice
     # So that no line is encoded twice.
     _lines: dict[tuple[int, str], str] = field(default_factory=dict, repr=False)
-    _tasks: dict[int, Task] = field(default_factory=dict, repr=False)
+    _tasks: dict[int, _Task] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(cls, path: Path, rows: SavedRows) -> AnswerFile:
@@ -125,9 +129,9 @@ class AnswerFile:
         texts = self.texts_of([place for place, _ in added], rows)
         for place, answer in added:
             values = (int(rows.index[place]), texts[place], rows.labels[place], answer)
-            self._lines[place, answer] = _csv_line(values)
+            self._lines[place, answer] = csv_line(values)
         lines = (self._lines[one] for one in self.answers.items())
-        return "".join([_csv_line(_COLUMNS), *lines])
+        return "".join([csv_line(_COLUMNS), *lines])
 
     def _write_tasks(self, rows: SavedRows) -> None:
         seen = {label for label in rows.labels if label is not None}
@@ -137,9 +141,9 @@ class AnswerFile:
         for place in self.answers:
             index = int(rows.index[place])
             confidence = float(rows.confidence[place])
-            new = task_record(index, texts[place], rows.labels[place], confidence, model=rows.name)
+            new = _task_record(index, texts[place], rows.labels[place], confidence, model=rows.name)
             tasks.append(self._tasks.get(place, new))
-        write_atomically(self.config, labelling_config(list(labels)))
+        write_atomically(self.config, _labelling_config(list(labels)))
         write_atomically(self.path, json.dumps(tasks, indent=1) + "\n")
 
     @property
@@ -171,10 +175,10 @@ class AnswerFile:
         return {place: self._texts[place] for place in places}
 
 
-def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], Task | None]]:
+def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], _Task | None]]:
     """Yield the line, the values and the task of each row of a file, as far as it has them."""
     if path.suffix.lower() == TASKS:
-        for task, answer in read_tasks(path):
+        for task, answer in _read_tasks(path):
             yield None, {**task["data"], "answer": answer}, task
         return
     for row in read_rows(path, column="answer"):
@@ -187,7 +191,8 @@ def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], Task | N
         yield row.line, row.values, None
 
 
-def _csv_line(values: Sequence[object]) -> str:
+def csv_line(values: Sequence[object]) -> str:
+    """Return a line of CSV."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerow(values)
     return text.getvalue()
@@ -305,20 +310,22 @@ class AskedRows:
         """
         make_folder(out)
         accepted = set(self.places[self.certificate.accepted].tolist())
-        yes, no = ("accepted", "review")
+        yes = "accepted"
+        no = "review"
         if self.certificate.metric == "recall":
-            yes, no = ("flagged", "left out")
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("index", "label", "confidence", "decision"))
+            yes = "flagged"
+            no = "left out"
+        lines = [csv_line(("index", "label", "confidence", "decision"))]
         for place in self.places.tolist():
             answer = self.answers.get(place)
             decision = "answered" if answer else yes if place in accepted else no
             confidence = float(self.rows.confidence[place])
             shown = "" if math.isnan(confidence) else confidence
-            label = self.rows.labels[place] if answer in (None, NO_LABEL) else answer
-            writer.writerow([int(self.rows.index[place]), label, shown, decision])
-        write_atomically(out / DECIDED, text.getvalue())
+            label = answer
+            if answer in (None, NO_LABEL):
+                label = self.rows.labels[place]
+            lines.append(csv_line((int(self.rows.index[place]), label, shown, decision)))
+        write_atomically(out / DECIDED, "".join(lines))
         write_json(out / CERTIFICATE, self.to_record())
 
 
@@ -369,8 +376,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
 
     def is_right(place: int) -> bool:
         if not file.answers.get(place):
-            file.answers[place] = answered(answer, file, rows, place)
-            file.write(rows)
+            ask(answer, file, rows, place)
         return promise.is_right(place, file.answers[place])
 
     promise.certificate(is_right)
@@ -434,7 +440,8 @@ class RowsPromise:
         wanted: list[int] = []
 
         def is_right(place: int) -> bool | None:
-            if given := answers.get(place):
+            given = answers.get(place)
+            if given:
                 return self.is_right(place, given)
             wanted.append(place)
             return True if len(wanted) < ROUND else None
@@ -447,7 +454,9 @@ class RowsPromise:
         known = {place: answers[place] for place in self.places.tolist() if answers.get(place)}
 
         def is_right(place: int) -> bool | None:
-            return self.is_right(place, known[place]) if place in known else None
+            if place in known:
+                return self.is_right(place, known[place])
+            return None
 
         certificate = counted_promise(self.certificate(is_right), self.rows, self.places, label=self.label)
         return AskedRows(
@@ -494,8 +503,8 @@ def probability_of(probabilities: object, label: str) -> float:
     return min(max(float(probabilities.get(label) or 0.0), 0.0), 1.0)
 
 
-def answered(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int) -> str:
-    """Return the answer to the row at `place`; DataError if it is no label."""
+def ask(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int) -> None:
+    """Write the answer to the row at `place` into its file; DataError if it is no label."""
     found = answer(file.texts_of([place], rows)[place])
     if not found or not _is_label(found, rows):
         name = getattr(answer, "name", "the source of labels")
@@ -503,4 +512,96 @@ def answered(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int)
             f"expected a label from {name}, {_some_labels(rows)}, or {NO_LABEL} where none fits, got {found!r:.60} for "
             f"the row with index {int(rows.index[place])}: the answers before it are kept, so mend it and ask again."
         )
-    return found
+    file.answers[place] = found
+    file.write(rows)
+
+
+def _labelling_config(labels: Sequence[str]) -> str:
+    """Return the labelling config of a project in which one of the labels is chosen for each text."""
+    choices = "".join(f'    <Choice value="{html.escape(label)}"/>\n' for label in labels)
+    return (
+        f'<View>\n  <Text name="{_TEXT_FIELD}" value="${_TEXT_FIELD}"/>\n'
+        f'  <Choices name="{_LABEL_FIELD}" toName="{_TEXT_FIELD}" choice="single">\n{choices}  </Choices>\n</View>\n'
+    )
+
+
+def _task_record(index: int, text: str, label: str | None, confidence: float, *, model: str) -> JsonObject:
+    """Return the task of a row, with its predicted label and confidence as a prediction of `model`."""
+    task: JsonObject = {"data": {_TEXT_FIELD: text, "index": index}}
+    if label is not None:
+        score = {}
+        if not math.isnan(confidence):
+            score = {"score": confidence}
+        chosen = {
+            "from_name": _LABEL_FIELD,
+            "to_name": _TEXT_FIELD,
+            "type": "choices",
+            "value": {"choices": [label]},
+        }
+        task["predictions"] = [{"model_version": model, **score, "result": [chosen | score]}]
+    return task
+
+
+def _read_tasks(path: Path) -> Iterator[tuple[_Task, str]]:
+    """Read tasks with their answers, which are empty where none is given.
+
+    A row that is there several times, as its task was imported again, is one task.
+
+    Raises
+    ------
+    DataError
+        The file is no list of tasks, an annotation is no choice of one label, or the annotations of a row disagree.
+    """
+    try:
+        tasks = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise _not_tasks(path, str(error)) from error
+    if not isinstance(tasks, list):
+        raise _not_tasks(path, type(tasks).__name__)
+    answered: dict[tuple[str, str], tuple[_Task, str]] = {}
+    for task in tasks:
+        if not isinstance(task, dict) or not isinstance(task.get("data"), dict):
+            raise _not_tasks(path, f"{task!r:.60}")
+        data = task["data"]
+        key = str(data.get("index")), str(data.get(_TEXT_FIELD))
+        before = answered.get(key)
+        given = {before[1]} if before and before[1] else set()
+        given |= set(_choices(task, path))
+        if len(given) > 1:
+            raise DataError(
+                f"expected annotations that agree, got {' and '.join(map(repr, sorted(given)))} for the row with index "
+                f"{key[0]}: settle it in Label Studio, and export again.",
+                path=path,
+            )
+        if before is None or (given and not before[1]):
+            answered[key] = task, next(iter(given), "")
+    return iter(answered.values())
+
+
+def _not_tasks(path: Path, got: str) -> DataError:
+    return DataError(
+        f"expected the tasks of a Label Studio project, as its export in the format JSON has them, got {got}: export "
+        "them anew.",
+        path=path,
+    )
+
+
+def _choices(task: _Task, path: Path) -> Iterator[str]:
+    """Yield the label that each annotation chose; cancelled and empty ones chose none."""
+    for annotation in task.get("annotations") or ():
+        try:
+            result = () if annotation.get("was_cancelled") else annotation.get("result") or ()
+            chosen = [one["value"]["choices"] for one in result if one.get("from_name") == _LABEL_FIELD]
+        except (AttributeError, KeyError, TypeError):
+            result = (annotation,)
+            chosen = []
+        if not result:
+            continue
+        if len(chosen) != 1 or not isinstance(chosen[0], list) or len(chosen[0]) != 1:
+            raise DataError(
+                f"expected one choice under the name {_LABEL_FIELD!r} in each annotation, got {chosen!r:.60} for the "
+                f"row with index {task['data'].get('index')}: use the labelling config that is written beside the "
+                "tasks.",
+                path=path,
+            )
+        yield str(chosen[0][0])

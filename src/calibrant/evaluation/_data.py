@@ -168,7 +168,9 @@ class UnlabelledFile(UnlabelledTexts):
     @property
     def read_columns(self) -> list[str]:
         """Columns that an example is made of."""
-        return [self.text] if self._context is None else [self.text, self._context]
+        if self._context is None:
+            return [self.text]
+        return [self.text, self._context]
 
     def records(self) -> Iterator[tuple[Record, Example]]:
         """Yield the columns of each row, as they are in the file, and the row as an example."""
@@ -188,7 +190,9 @@ class UnlabelledFile(UnlabelledTexts):
         return self._example(Row(values=values, path=self.path, line=line))
 
     def _example(self, row: Row) -> Example:
-        context = None if self._context is None else _text_or_nothing(row, self._context)
+        context = None
+        if self._context is not None:
+            context = _text_or_nothing(row, self._context)
         return Example(
             input=_text_or_nothing(row, self.text),
             answer="",
@@ -198,7 +202,9 @@ class UnlabelledFile(UnlabelledTexts):
 
 
 def _with_answer(example: Example, answer: str) -> Example:
-    return example if answer == example.answer else replace(example, answer=answer)
+    if answer == example.answer:
+        return example
+    return replace(example, answer=answer)
 
 
 def _text_or_nothing(row: Row, column: str) -> str:
@@ -225,7 +231,9 @@ def _is_blank(value: object) -> bool:
 def query_about(predictor: Predictor, example: Example) -> Query:
     """Return the query about an example; about an unlabelled one without text, no model is asked."""
     query = predictor.query(example.text)
-    return query if example.input or example.answer else replace(query, problem=NO_TEXT)
+    if example.input or example.answer:
+        return query
+    return replace(query, problem=NO_TEXT)
 
 
 @dataclass(frozen=True, kw_only=True)

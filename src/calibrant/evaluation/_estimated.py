@@ -22,7 +22,7 @@ from calibrant.calibration._estimates import (
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._prediction import JsonObject
-from calibrant.evaluation._asked import NO_LABEL, AnswerFile, LabelSource, answered, probability_of
+from calibrant.evaluation._asked import NO_LABEL, AnswerFile, LabelSource, ask, probability_of
 from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
@@ -183,8 +183,7 @@ def _fill(file: AnswerFile, rows: SavedRows, wanted: list[int], answer: LabelSou
             file.write(rows)
         return
     for row in missing:
-        file.answers[row] = answered(answer, file, rows, row)
-        file.write(rows)
+        ask(answer, file, rows, row)
 
 
 def _truth(file: AnswerFile) -> Callable[[int], str | None]:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from calibrant.core._errors import ConfigurationError
-from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._files import SCHEMA_VERSION, user_path
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, JsonObject, Prediction, Record
 from calibrant.core._predictor import Limits, Predictor, Query, Stop
 from calibrant.core._rows import Example, TextWithContext
 from calibrant.core._structures import described_labels
-from calibrant.evaluation._cache import open_cache
 from calibrant.evaluation._data import (
     Inspection,
     UnlabelledTexts,
@@ -38,6 +39,67 @@ from calibrant.runs._rows import row_record
 if TYPE_CHECKING:
     from calibrant.core._frames import Frame
     from calibrant.evaluation._label import Decide, LabelFile
+    from calibrant.store._cache import PredictionCache
+
+_LOG = logging.getLogger("calibrant")
+
+MAX_BYTES: Final = 4 * 1024**3
+
+
+def default_cache() -> str:
+    """Return the URL or file of the user's cache.
+
+    ``$CALIBRANT_CACHE`` (a SQLAlchemy URL or a file), or else ``predictions.sqlite`` in ``$CALIBRANT_HOME``,
+    or else in ``calibrant`` in the user's cache folder (``$XDG_CACHE_HOME``, ``~/.cache``).
+    """
+    return os.environ.get("CALIBRANT_CACHE") or str(user_path("predictions.sqlite", "cache"))
+
+
+@contextlib.contextmanager
+def open_cache(
+    place: str | Path, *, max_bytes: int | None = MAX_BYTES, recreate: bool = True
+) -> Iterator[PredictionCache]:
+    """Open a cache for the block; a failed save at its end is only a warning.
+
+    Parameters
+    ----------
+    place : str or path
+        A SQLAlchemy URL, or a SQLite file.
+    max_bytes : int, optional
+        Most bytes to keep; the oldest predictions go first. 4 GiB by default; None for no cap.
+    recreate : bool, default True
+        Make a SQLite file anew that is removed while it is in use.
+
+    Raises
+    ------
+    ConfigurationError, StateError
+        As `calibrant.store.PredictionCache`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from calibrant import Classifier
+    >>> from calibrant.testing import FakeClient
+    >>> from calibrant.evaluation import open_cache
+    >>> fake = FakeClient(["cat", "dog"], {"purrs": "cat"})
+    >>> with open_cache(Path(tempfile.mkdtemp()) / "predictions.sqlite") as cache:
+    ...     classifier = Classifier(model=fake, labels=["cat", "dog"], field="category", journal=cache)
+    ...     labels = [classifier.classify("purrs").label for _ in range(2)]
+    >>> labels, len(fake.requests)  # the second answer comes from the cache
+    (['cat', 'cat'], 1)
+    """
+    from calibrant.store._cache import PredictionCache  # noqa: PLC0415 (loads sqlalchemy)
+
+    cache = PredictionCache(place, max_bytes=max_bytes, recreate=recreate)
+    try:
+        yield cache
+    finally:
+        try:
+            cache.close()
+        except StateError as error:
+            _LOG.warning("%s", error)
+
 
 _CONCURRENCY: Final = 64
 _TICK: Final = 0.25  # seconds between reports
@@ -261,7 +323,9 @@ class BatchEvaluator:
             )
         directory = None if file is None else file.directory
         result = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
-        return result if rows.frame is None else with_frame(result, rows.frame, decide)
+        if rows.frame is None:
+            return result
+        return with_frame(result, rows.frame, decide)
 
     def _run(
         self,
@@ -280,7 +344,7 @@ class BatchEvaluator:
         run = _EvaluationRun(predictor, examples, inspection, on_progress, stop or Stop())
         if file is not None:
             file.prepare()
-        with ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             cache = self._cache
             if isinstance(cache, str | Path):
                 cache = stack.enter_context(open_cache(cache))
@@ -303,7 +367,9 @@ class BatchEvaluator:
                 run.announce()
                 run.answer()
             result = run.finish()
-        return result if file is None else replace(result, written=file.written)
+        if file is None:
+            return result
+        return replace(result, written=file.written)
 
     def _inspection(self, examples: Iterable[Example], *, keeps_rows: bool) -> Inspection | None:
         """Read and check the examples once; None for an iterator, which cannot be read again."""
@@ -318,10 +384,12 @@ class BatchEvaluator:
                 "Expected a function with a name of its own when out is given, got a lambda: what a run has paid "
                 "for is kept under the name of its model."
             )
-        return None if is_iterator else inspect(examples, self._predictor.labels)
+        if is_iterator:
+            return None
+        return inspect(examples, self._predictor.labels)
 
     @staticmethod
-    def _keep_journal(run: _EvaluationRun, stack: ExitStack) -> None:
+    def _keep_journal(run: _EvaluationRun, stack: contextlib.ExitStack) -> None:
         """Give a run without a cache a journal in its directory, until it is complete."""
         directory = run.directory
         if run.predictor.journal is not None or directory is None:
@@ -390,7 +458,9 @@ class _EvaluationRun:
 
     def announce(self) -> None:
         """Log the effort of vectors for the remaining rows, if a head reads some."""
-        head = self.predictor.first_head if isinstance(self.predictor, BasePredictor) else None
+        head = None
+        if isinstance(self.predictor, BasePredictor):
+            head = self.predictor.first_head
         if head is not None and self.account.remaining is not None:
             from calibrant.inference._text_vectors import announce_vectors  # noqa: PLC0415 (if a head has some)
 
@@ -475,7 +545,9 @@ class _EvaluationRun:
         """Close the files and return the metrics."""
         if self._file is not None:
             self._file.close()
-        meter = self.predictor.meter if isinstance(self.predictor, BasePredictor) else None
+        meter = None
+        if isinstance(self.predictor, BasePredictor):
+            meter = self.predictor.meter
         result = self.account.result(self.directory, self._about, self._predictions, meter=meter)
         self.complete = result.metrics.complete
         self._report()

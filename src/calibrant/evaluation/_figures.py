@@ -176,7 +176,8 @@ def _baseline_figures(
 ) -> Iterator[_Measured]:
     """Yield the accuracy differences to the baselines on texts, and all baselines' scores on the same rows."""
     for name, key in (("TF-IDF", "against_text"), ("embeddings", "against_embeddings")):
-        if (against := compared.get(key)) is not None:
+        against = compared.get(key)
+        if against is not None:
             yield f"{kind}accuracy, {of} minus {name}", against["interval"], against["n"]
     for score in scores:
         answered = score["answered_labels"] or {}
@@ -190,7 +191,8 @@ def _counted_figures(predictions: SavedRows) -> Iterator[_Measured]:
     right = int((predictions.correct == 1).sum())
     counted = (labelled, labelled & ~predictions.failed)
     for (_, name), mask in zip(_SHARES, counted, strict=True):
-        if rows := int(mask.sum()):
+        rows = int(mask.sum())
+        if rows:
             yield name, _share(right, rows), rows
 
 
@@ -207,9 +209,11 @@ def _search_figures(search: Record) -> Iterator[_Measured]:
             yield f"test macro F1, {of}", score["macro_f1"], answered
             yield f"test credit, {of}", score["credit"], answered
     if final is not None:
-        if seed := final["against_seed"]:
+        seed = final["against_seed"]
+        if seed:
             yield "test accuracy, with the head minus first prompt", seed["interval"], seed["n"]
-        if text := final["against_text"]:
+        text = final["against_text"]
+        if text:
             baselines = final["baselines"]
             yield from _baseline_figures(baselines, final, text["n"], kind="test ", of="with the head")
     if changed_prompt(search) and comparison is not None:
@@ -237,7 +241,8 @@ def _label_figures(predictions: SavedRows, labels: LabelSet) -> Iterator[_Measur
     summary = answer_summary(labels, truth, given)
     if summary is not None:
         yield LABELS_ANSWERED, summary.answered_labels.share, len(truth)
-    if low := predictions.rows_with_low_label_mass:
+    low = predictions.rows_with_low_label_mass
+    if low:
         answered = len(predictions.failed) - int(np.sum(predictions.failed))
         yield _LOW_LABEL_MASS, _share(low, answered), answered
 

@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import Recorded, read_json_object
+from calibrant.core._files import Recorded, read_json_object, user_path
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import FloatArray, Interval, JsonObject, Outcome, Prediction
 from calibrant.core._predictor import Predictor
-from calibrant.evaluation._cache import default_history
+from calibrant.core._reported import is_number
 from calibrant.evaluation._drift import Drift, measure_drift
 from calibrant.evaluation._metrics import EvaluationResult
 from calibrant.metrics._intervals import bootstrap_interval, wilson_interval
@@ -62,6 +62,15 @@ _LOG = logging.getLogger("calibrant")
 _MOST_WAITING: Final = 10_000
 _SECONDS_TO_RETRY: Final = 5.0
 _SECONDS_TO_CLOSE: Final = 10.0  # twice the time that a locked database is waited for
+
+
+def default_history() -> str:
+    """Return the URL or file of the user's history.
+
+    ``$CALIBRANT_HISTORY`` (a SQLAlchemy URL or a file), or else ``history.sqlite`` in ``$CALIBRANT_HOME``,
+    or else in ``calibrant`` in the user's folder for state (``$XDG_STATE_HOME``, ``~/.local/state``).
+    """
+    return os.environ.get("CALIBRANT_HISTORY") or str(user_path("history.sqlite", "state"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,12 +349,14 @@ class EvaluationHistory:
             raise ConfigurationError(
                 f"Expected strategy to be one of {', '.join(get_args(Strategy))}, got {strategy!r}."
             )
-        if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0.0 < alpha < 1.0:
+        if not is_number(alpha) or not 0.0 < alpha < 1.0:
             raise ConfigurationError(
                 f"Expected alpha, the confidence level, in (0, 1), got {alpha!r}: 0.95 is usual."
             )
         level = float(alpha)
-        scores = [] if strategy == "none" else self._store.latest(scope, limit=_LATEST)
+        scores = []
+        if strategy != "none":
+            scores = self._store.latest(scope, limit=_LATEST)
         empty = HistoryInterval(
             strategy=strategy, alpha=level, scores=len(scores), score_type=_score_type(scores)
         )
@@ -440,7 +451,9 @@ def _checked_scores(
                 f"Expected {name.format(row)} 0 or 1 of the binary family {family!r}, got {numbers[row]:g}: "
                 "name a continuous family (metrics, toxicity), or none."
             )
-    kept = numbers[list(_spread_positions(len(numbers)))] if spread else numbers
+    kept = numbers
+    if spread:
+        kept = numbers[list(_spread_positions(len(numbers)))]
     return [
         Score(score_raw=score, passed=bool(score) if is_binary else None, family=family)
         for score in kept.tolist()

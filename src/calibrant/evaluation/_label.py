@@ -479,7 +479,8 @@ def _sheet_checksums(path: Path) -> list[tuple[str, int]]:
 
 
 def _probabilities(record: Record) -> Any:  # noqa: ANN401 (JSON values)
-    if parts := record.get("parts"):
+    parts = record.get("parts")
+    if parts:
         return {part["name"]: part["probabilities"] for part in parts}
     return record["probabilities"]
 
@@ -549,7 +550,9 @@ def _cell(value: object) -> str | None:
     if value is None:
         return None
     if isinstance(value, str):
-        return value if value.isascii() else writable(value)
+        if value.isascii():
+            return value
+        return writable(value)
     if isinstance(value, bool | dict | list):
         return writable(json.dumps(value, ensure_ascii=False, default=str))
     return str(value)

@@ -280,7 +280,9 @@ class CalibrationResult(Recorded):
             raise StateError(
                 f"{directory}: cannot be written ({error}): choose another directory."
             ) from error
-        return [record] if self.fingerprint is None else [record, own]
+        if self.fingerprint is None:
+            return [record]
+        return [record, own]
 
 
 def calibrate_predictions(
@@ -338,7 +340,7 @@ def calibrate_predictions(
     >>> held_out.rows, held_out.ece_before.estimate > held_out.ece_after.estimate
     (20, True)
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+    if type(seed) is not int or seed < 0:
         raise ConfigurationError(f"Expected seed to be a whole number from 0, got {seed!r}.")
     rng = np.random.default_rng(seed)
     kept, left_out = _usable(predictions)

@@ -213,7 +213,9 @@ class EvaluationMetrics(Recorded):
     @property
     def rows_per_second(self) -> float:
         """Rows that this session added, per second."""
-        return self.session_rows / self.seconds if self.seconds > 0 else 0.0
+        if self.seconds > 0:
+            return self.session_rows / self.seconds
+        return 0.0
 
     @property
     def unreadable(self) -> int:
@@ -232,7 +234,9 @@ class EvaluationMetrics(Recorded):
         """Numbers of labels ever answered and of true labels; None without answered rows."""
         if self.composite is not None:
             return self.composite.answered_labels
-        return AnsweredLabels.of(self.per_label) if self.per_label else None
+        if self.per_label:
+            return AnsweredLabels.of(self.per_label)
+        return None
 
     def to_record(self) -> JsonObject:
         """Return the metrics as JSON values, as ``metrics.json`` holds them."""
@@ -456,7 +460,9 @@ class EvaluationProgress:
     @property
     def rows_per_second(self) -> float:
         """Rows of this session per second."""
-        return self.session_rows / self.seconds if self.seconds > 0 else 0.0
+        if self.seconds > 0:
+            return self.session_rows / self.seconds
+        return 0.0
 
     @property
     def eta_seconds(self) -> float | None:
@@ -628,7 +634,9 @@ class Tally:
     @property
     def accuracy_answered(self) -> Interval | None:
         """Share of right rows among the answered ones; None if no true label is known."""
-        return wilson_interval(self.correct, self.answered) if self.labelled and self.answered else None
+        if self.labelled and self.answered:
+            return wilson_interval(self.correct, self.answered)
+        return None
 
     def add(self, row: Record) -> None:
         """Count a row, given its record as in ``predictions.jsonl``.
@@ -651,7 +659,8 @@ class Tally:
         self.labelled += answer is not None
         self.outcomes[outcome] += 1
         self._count_payment(row)
-        if steps := row.get("steps"):  # of a cascade
+        steps = row.get("steps")
+        if steps:  # of a cascade
             from calibrant.metrics._cascade import CascadeTally  # noqa: PLC0415 (loaded when it is used)
 
             self._cascade = self._cascade or CascadeTally()
@@ -682,7 +691,9 @@ class Tally:
         answer = row["answer"]
         label = row["label"]
         if self._composite is None:
-            place = -1 if label is None else self._place.get(normalise_label(label), -1)
+            place = -1
+            if label is not None:
+                place = self._place.get(normalise_label(label), -1)
             self._counts[self._place[normalise_label(answer)], place] += 1
         else:
             parts = [
@@ -922,7 +933,9 @@ class _AheadCounts:
         if not (tally.labelled or self.labelled):
             return None
         answered = tally.answered + self.labelled
-        return wilson_interval(tally.correct + self.correct, answered) if answered else None
+        if answered:
+            return wilson_interval(tally.correct + self.correct, answered)
+        return None
 
 
 def error_kind(reason: str) -> str:

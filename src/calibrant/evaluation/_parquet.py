@@ -98,4 +98,6 @@ def _value(value: object) -> object:
     if isinstance(value, dict | list):
         value = json.dumps(value, ensure_ascii=False)
     # Half of a surrogate pair is no text in UTF-8, so Parquet cannot hold it.
-    return writable(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return writable(value)
+    return value

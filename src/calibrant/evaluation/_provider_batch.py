@@ -559,7 +559,9 @@ class BatchAnswers:
         offset = 0
         with path.open("rb") as file:
             for line in file:
-                row = self._row(line, asked) if line.strip() else None
+                row = None
+                if line.strip():
+                    row = self._row(line, asked)
                 if row is not None and self._file[row] >= 0:
                     self.discarded["duplicates"] += 1
                 elif row is not None:
@@ -652,7 +654,9 @@ def finisher(job: BatchJob, meter: Gate) -> Finisher:
         found = list(predictions)
         if prior is not None:
             found = [correct_prediction(one, prior) for one in found]
-        return found if head is None else apply_head_to_all(head, found, texts, meter=meter)
+        if head is None:
+            return found
+        return apply_head_to_all(head, found, texts, meter=meter)
 
     return finish
 
@@ -781,7 +785,8 @@ def submit_batch(
                 if row.input or row.answer  # about an unlabelled row without text nothing is asked
             )
             job.add_requests(lines, limits or BatchLimits())
-        if differing := differing_keys(job.fingerprint, wanted.fingerprint):
+        differing = differing_keys(job.fingerprint, wanted.fingerprint)
+        if differing:
             raise StateError(
                 f"{out}: holds a job that differs in {', '.join(differing)}: choose another directory, or submit the "
                 "same again."
@@ -890,7 +895,9 @@ def collect_batch(
         with job.watched():
             run_sync(_watch(api, job, wait, on_look))
             report = job.report()
-            return _join(job, api) if report.ended else report
+            if report.ended:
+                return _join(job, api)
+            return report
 
 
 def retry_batch(
@@ -973,7 +980,8 @@ def _new_job(
     options = {name: value for name, value in classifier.options.items() if name not in _NOT_SENT}
     about = classifier.describe()
     prompt = [classifier.prompt, classifier.user_template]
-    if shown := about.get("demonstrations"):
+    shown = about.get("demonstrations")
+    if shown:
         prompt.append(shown)
     fingerprint = {
         "model": _digest([classifier.name, api.address]),
@@ -1055,7 +1063,9 @@ async def _watch(
     """Poll batches and fetch answers: once, or until every batch has ended or the time is over."""
     start = time.monotonic()
     failures = 0
-    pause = 0.0 if wait is None else min(wait.seconds, wait.maximum_seconds)
+    pause = 0.0
+    if wait is not None:
+        pause = min(wait.seconds, wait.maximum_seconds)
     while True:
         try:
             await _look(api, job)

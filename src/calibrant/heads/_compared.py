@@ -91,7 +91,8 @@ class TextBaseline:
         self._coefficients, self._intercept = _regression(
             columns, targets, weights * (worth.sum() / weights.sum())
         )
-        self.labels_, self._n_rows = found, len(truth)
+        self.labels_ = found
+        self._n_rows = len(truth)
         return self
 
     def predict_log_proba(self, texts: Sequence[str]) -> FloatArray:

@@ -270,10 +270,13 @@ class _FoldDesigns:
     """Designs of the rows outside each fold, which judge strengths on the rows inside."""
 
     def __init__(self, rows: HeadRows, answers: NDArray[Any], fold: IndexArray, labels: LabelSet) -> None:
-        self._rows, self._answers, self._labels = rows, answers, labels
+        self._rows = rows
+        self._answers = answers
+        self._labels = labels
         self._folds: list[tuple[Design, IndexArray]] = []
         for k in np.unique(fold):
-            teaching, judged = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+            teaching = np.flatnonzero(fold != k)
+            judged = np.flatnonzero(fold == k)
             design = Design(rows.take(teaching), answers[teaching], label_names=labels.labels)
             self._folds.append((design, judged))
 
@@ -306,7 +309,9 @@ def _best_fit(
         return {block: 0.0 for block in rows.blocks if block != "features"}, True
     if len(rows) > most:
         places = np.flatnonzero(_spread(_positions(answers), most))
-        rows, answers, fold = rows.take(places), answers[places], fold[places]
+        rows = rows.take(places)
+        answers = answers[places]
+        fold = fold[places]
     designs = _FoldDesigns(rows, answers, fold, labels)
     best: dict[Block, float] = dict.fromkeys(rows.blocks, _FIRST)
     least = designs.losses(best).mean()
@@ -333,7 +338,9 @@ def _steps(
 ) -> Iterator[dict[Block, float]]:
     """Yield strengths with one block left out, one step weaker, or one step stronger."""
     ladder = _LADDER[1:] if block == "features" else _LADDER
-    place = ladder.index(strengths[block]) if block in strengths else -1
+    place = -1
+    if block in strengths:
+        place = ladder.index(strengths[block])
     if strengths.keys() - {block}:
         yield {name: strength for name, strength in strengths.items() if name != block}
     for step in (place - 1, place + 1):
@@ -381,7 +388,8 @@ def _trial(
     temperature: float | None = None,
     score_weight: float = 0.0,
 ) -> _Trial:
-    truth, predicted = _positions(answers), log_proba.argmax(axis=1)
+    truth = _positions(answers)
+    predicted = log_proba.argmax(axis=1)
     losses = log_losses(log_proba, answers)
     return _Trial(
         temperature=temperature,
@@ -434,7 +442,8 @@ def _choose(tried: Sequence[_Trial], answers: IndexArray, n_labels: int) -> tupl
     if paired_gain(best.losses, fitted.losses).helps:
         stopped = _worse_figure(as_scored, fitted, answers, n_labels)
         best = best if stopped else fitted
-    before, after = as_scored.figures, best.figures
+    before = as_scored.figures
+    after = best.figures
     if best is as_scored:
         return best, "On held-out rows the distributions as they were scored have the lowest log loss."
     reason = (
@@ -461,7 +470,9 @@ def _worse_figure(before: _Trial, after: _Trial, answers: IndexArray, n_labels: 
         first, second = (_f1(guess[draw], answers[draw], n_labels) for guess in guesses)
         falls.append(first - second)
     fall = before.figures.macro_f1 - after.figures.macro_f1
-    return "macro F1" if fall > _SURELY * float(np.std(falls)) + 1e-12 else ""
+    if fall > _SURELY * float(np.std(falls)) + 1e-12:
+        return "macro F1"
+    return ""
 
 
 def _f1(predicted: IndexArray, answers: IndexArray, n_labels: int) -> float:
@@ -536,7 +547,8 @@ def cross_fitted(logprobs: ArrayLike, answers: ArrayLike, *, labels: LabelSet | 
     fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0))
     corrected = np.empty_like(rows.logprobs)
     for k in range(_FOLDS):
-        judged, teaching = fold == k, fold != k
+        judged = fold == k
+        teaching = fold != k
         prior = LabelPriorCorrection().fit(rows.logprobs[teaching], truth[teaching])
         corrected[judged] = log_normalise(rows.logprobs[judged] - prior.strength_ * np.log(prior.prior_))
     temperature = _best_temperature(corrected, truth, most=_MOST_TEMPERATURE_OF_PROMPTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import operator
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from calibrant.calibration._fit import SavedFit, log_normalise
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._fingerprint import Fingerprint, sha256_of
 from calibrant.core._prediction import FloatArray
 from calibrant.heads._linear import (
     Block,
@@ -138,7 +137,9 @@ class Head(SavedFit):
     @property
     def title(self) -> str:
         """The kind, or of a regression the blocks that it uses, such as ``labels + text``."""
-        return " + ".join(self.model.blocks) if self.kind == FITTED else self.kind
+        if self.kind == FITTED:
+            return " + ".join(self.model.blocks)
+        return self.kind
 
     @property
     def uses_model(self) -> bool:
@@ -181,7 +182,9 @@ class Head(SavedFit):
     def gain(self) -> float:
         """Decrease of the mean held-out log loss against the scored distributions, in nats."""
         by_name = {one.name: one.log_loss for one in self.figures}
-        return by_name[AS_SCORED] - by_name[self.kind] if self.figures else 0.0
+        if self.figures:
+            return by_name[AS_SCORED] - by_name[self.kind]
+        return 0.0
 
     def transform(
         self, logprobs: ArrayLike, texts: Sequence[str] | None = None, *, features: ArrayLike | None = None
@@ -228,7 +231,9 @@ class Head(SavedFit):
             found = log_normalise(found)
         else:
             found = tempered(found, temperature=self.temperature, n_rows=self.n_rows)
-        return found if self.shift is None else log_normalise(found + np.array(self.shift))
+        if self.shift is None:
+            return found
+        return log_normalise(found + np.array(self.shift))
 
     @cached_property
     def digest(self) -> str:
@@ -238,7 +243,7 @@ class Head(SavedFit):
         state += [] if self.shift is None else [self.shift]
         state += [] if self.embedding is None else [self.embedding.identity]
         state += [self.named_tokens] if self.named_tokens else []
-        return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+        return sha256_of(json.dumps(state, sort_keys=True))
 
     def describe(self) -> dict[str, Any]:
         """Return the kind, the blocks, the reason for them and all figures as JSON values."""
@@ -273,9 +278,15 @@ class Head(SavedFit):
     @classmethod
     def _from_state(cls, state: Mapping[str, Any], *, labels: tuple[str, ...]) -> Self:
         _check_state(state)
-        shift = None if "shift" not in state else as_numbers(state["shift"], (len(labels),)).tolist()
-        zeros = _stored_zeros(state["zeros"]) if "zeros" in state else None
-        embedding = HeadEmbedding.from_state(state["embedding"]) if "embedding" in state else None
+        shift = None
+        if "shift" in state:
+            shift = as_numbers(state["shift"], (len(labels),)).tolist()
+        zeros = None
+        if "zeros" in state:
+            zeros = _stored_zeros(state["zeros"])
+        embedding = None
+        if "embedding" in state:
+            embedding = HeadEmbedding.from_state(state["embedding"])
         model = LinearModel.from_state(state["model"], n_labels=len(labels))
         if ("embeddings" in model.blocks) != (embedding is not None):
             raise ValueError("the embedding model does not go with the columns")
@@ -325,7 +336,9 @@ def _stored_zeros(stored: Mapping[str, Any]) -> ZeroLevel:
 
 def _check_state(state: Mapping[str, Any]) -> None:
     """Raise KeyError, TypeError or ValueError unless `Head.save` can have written this state."""
-    kind, temperature, strengths = state["kind"], state["temperature"], state["strengths"]
+    kind = state["kind"]
+    temperature = state["temperature"]
+    strengths = state["strengths"]
     names = [one["name"] for one in state["figures"]]
     for one in state["figures"]:
         as_numbers([one[name] for name in ("log_loss", "brier", "accuracy", "macro_f1")], (4,))

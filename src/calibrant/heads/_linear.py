@@ -437,8 +437,12 @@ class LinearModel:
                 columns[block] = _stored_columns(state["columns"][block], block, n_labels=n_labels)
         if columns.keys() != state["columns"].keys() or "text" in columns:
             raise ValueError("columns of an unknown block")
-        words = None if state["words"] is None else Words.from_state(state["words"])
-        n_words = 0 if words is None else words.transform([]).shape[1]
+        words = None
+        if state["words"] is not None:
+            words = Words.from_state(state["words"])
+        n_words = 0
+        if words is not None:
+            n_words = words.transform([]).shape[1]
         return cls(
             intercept=as_numbers(state["intercept"], (n_labels,)),
             columns=columns,
@@ -598,7 +602,9 @@ class Design:
         """Return weights of the scores, intercepts and the coefficients of matrices, under a unit penalty."""
         from scipy.optimize import minimize  # noqa: PLC0415
 
-        n, n_labels, n_scores = len(self._truth), self._n_labels, len(scores)
+        n = len(self._truth)
+        n_labels = self._n_labels
+        n_scores = len(scores)
         widths = [matrix.shape[1] for matrix in matrices]
         stacked = np.array(scores).reshape(n_scores, n * n_labels)
         ends = np.cumsum([n_scores, n_labels, *(width * n_labels for width in widths)])
@@ -671,7 +677,8 @@ def _standard(given: FloatArray, *, constant: float) -> tuple[FloatArray, FloatA
 
     A column that does not vary gets the factor `constant`.
     """
-    mean, spread = given.mean(axis=0), given.std(axis=0)
+    mean = given.mean(axis=0)
+    spread = given.std(axis=0)
     varies = spread > _SPREAD * np.maximum(1.0, np.abs(mean))
     scale = 1.0 / (np.where(varies, spread, 1.0) * max(given.shape[1], 1) ** 0.5)
     return mean, np.where(varies, scale, constant)
@@ -685,7 +692,9 @@ def _standardised(given: FloatArray, block: Block, mean: FloatArray, scale: Floa
 
 
 def _as_dense(matrix: Any) -> FloatArray:  # noqa: ANN401 (a matrix, dense or sparse)
-    found: FloatArray = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
+    found: FloatArray = matrix
+    if not isinstance(matrix, np.ndarray):
+        found = matrix.toarray()
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 import pydantic
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._fingerprint import Fingerprint, sha256_of
 from calibrant.core._lazy import supplied
 from calibrant.core._prediction import (
     FloatArray,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from calibrant.calibration._calibrators import ConfidenceCalibrator
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.core._completion import Client
-    from calibrant.core._fingerprint import Fingerprint
     from calibrant.core._labels import LabelSet
     from calibrant.core._rows import TextWithContext
     from calibrant.core._task import RecordedTask, Task
@@ -187,7 +186,9 @@ class PredictionHistory(Section):
         for answer in answers:
             if answer is not None:
                 counts.update(labels.decisions(answer))
-        answered = sum(answer is not None for answer in answers) if labels.holds_several else None
+        answered = None
+        if labels.holds_several:
+            answered = sum(answer is not None for answer in answers)
         return cls(
             rows=len(answers),
             labels=dict(sorted(counts.items())),
@@ -200,7 +201,7 @@ class PredictionHistory(Section):
     def digest(self) -> str:
         """SHA-256 of labels and confidences, 64 hexadecimal digits."""
         state = [self.rows, self.labels, self.confidence]
-        return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+        return sha256_of(json.dumps(state, sort_keys=True))
 
     def to_record(self) -> dict[str, Any]:
         """Return the history as JSON values, without what it does not have."""
@@ -290,7 +291,8 @@ def rule_of(
     accept_suggested : bool, default False
         True to accept by the suggested threshold, which promises nothing, where nothing is certified.
     """
-    certified, suggested = thresholds["certified"], thresholds["suggested"]
+    certified = thresholds["certified"]
+    suggested = thresholds["suggested"]
     if certified is not None:
         return "certified", certified["threshold"]
     if accept_suggested and suggested is not None:
@@ -493,7 +495,9 @@ class Tuned:
     @cached_property
     def _measured(self) -> Measurements:
         found = self.measurements
-        return found if isinstance(found, Measurements) else found()
+        if isinstance(found, Measurements):
+            return found
+        return found()
 
     @property
     def figures(self) -> tuple[Figure, ...]:
@@ -508,7 +512,9 @@ class Tuned:
     @property
     def place(self) -> str:
         """Path it was read from, or else its name, for messages."""
-        return self.name if self.path is None else str(self.path)
+        if self.path is None:
+            return self.name
+        return str(self.path)
 
     @property
     def rule(self) -> tuple[Rule | None, float | None]:
@@ -747,7 +753,9 @@ class Tuned:
             )
             accepted = sure and prediction.accepted is not False
         elif prediction.accepted is not None:
-            rule, decided_by, accepted = "cascade", "cascade", prediction.accepted
+            rule = "cascade"
+            decided_by = "cascade"
+            accepted = prediction.accepted
         if prediction.outcome is not Outcome.OK:
             decided_by, accepted = None, False
         return Decision(

@@ -58,7 +58,8 @@ class Words:
                 vectorizer.fit(texts)
             except ValueError:  # no text holds a word
                 continue
-            self._kinds[place] = _KINDS[place](vectorizer.get_feature_names_out().tolist(), vectorizer.idf_)
+            words = vectorizer.get_feature_names_out().tolist()
+            self._kinds[place] = _KINDS[place](words, vectorizer.idf_)
         return self.transform(texts)
 
     def transform(self, texts: Sequence[str]) -> Any:  # noqa: ANN401 (a sparse matrix)
@@ -66,7 +67,8 @@ class Words:
         from scipy.sparse import csr_array, hstack  # noqa: PLC0415
 
         if not self._kinds or len(texts) == 0:
-            return csr_array((len(texts), sum(len(kind.words) for kind in self._kinds.values())))
+            n_words = sum(len(kind.words) for kind in self._kinds.values())
+            return csr_array((len(texts), n_words))
         return hstack(self._by_kind(texts), format="csr")
 
     def scores(self, texts: Sequence[str], coefficients: FloatArray) -> FloatArray:
@@ -145,8 +147,10 @@ class _Remembered:
             renumbered = np.cumsum(is_here, dtype=np.int32) - 1
             all_ends = np.asarray(self._ends)
             widths = np.diff(all_ends)[here]
-            columns = np.asarray(self._columns)[_stretches(all_ends[here], widths)]
-            return renumbered[numbers], columns, np.cumsum(np.append(0, widths), dtype=np.int32)
+            places = _stretches(all_ends[here], widths)
+            columns = np.asarray(self._columns)[places]
+            ends = np.cumsum(np.append(0, widths), dtype=np.int32)
+            return renumbered[numbers], columns, ends
 
 
 def _stretches(begins: NDArray[Any], lengths: NDArray[Any]) -> IndexArray:
@@ -167,7 +171,8 @@ class _Kind(ABC):
     """
 
     def __init__(self, words: list[str], idf: FloatArray) -> None:
-        self.words, self.idf = words, idf
+        self.words = words
+        self.idf = idf
         self._place_of = {word: place for place, word in enumerate(words)}
         self._remembered = _Remembered(self._columns_of)
 
@@ -214,7 +219,8 @@ class _WordPairs(_Kind):
                 continue
             first_place = self._place_of[first]
             second_place = self._place_of[second]
-            keys.append((first_place * len(self.words) + second_place, place))
+            key = first_place * len(self.words) + second_place
+            keys.append((key, place))
         found = np.array(sorted(keys), dtype=np.int64).reshape(-1, 2)
         return found[:, 0], found[:, 1].astype(np.int32)
 
@@ -232,7 +238,8 @@ class _WordPairs(_Kind):
         places = columns[_stretches(ends[numbers], n_words)]
         rows = np.repeat(rows, n_words)
         known = places >= 0
-        follows = known[:-1] & known[1:] & (rows[:-1] == rows[1:])
+        same_text = rows[:-1] == rows[1:]
+        follows = known[:-1] & known[1:] & same_text
         first = places[:-1][follows]
         second = places[1:][follows]
         pairs = self._pair_columns(first, second)
@@ -241,7 +248,8 @@ class _WordPairs(_Kind):
         found_rows = np.concatenate([rows[known], pair_rows[is_pair]])
         found_columns = np.concatenate([places[known], pairs[is_pair]])
         shape = len(parts_of), len(self.words)
-        return csr_array((np.ones(len(found_rows)), (found_rows, found_columns)), shape=shape)
+        ones = np.ones(len(found_rows))
+        return csr_array((ones, (found_rows, found_columns)), shape=shape)
 
     def _pair_columns(self, first: Places, second: Places) -> Places:
         """Return the columns of pairs of words; -1 for those that are none."""
@@ -249,7 +257,8 @@ class _WordPairs(_Kind):
         if not len(keys):
             return np.full(len(first), -1, dtype=np.int32)
         wanted = first.astype(np.int64) * len(self.words) + second
-        near = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        found = np.searchsorted(keys, wanted)
+        near = np.minimum(found, len(keys) - 1)
         return np.where(keys[near] == wanted, columns[near], np.int32(-1))
 
 

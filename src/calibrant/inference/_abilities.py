@@ -154,7 +154,9 @@ def _is_flat(node: object) -> bool:
 def _text_words(schema: Mapping[str, Any], labels: Sequence[str]) -> str:
     """Return the sentence that asks for a label, or for a label and a percentage, in plain text."""
     quoted = any("\n" in label for label in labels)
-    names = [json.dumps(label, ensure_ascii=False) for label in labels] if quoted else labels
+    names = labels
+    if quoted:
+        names = [json.dumps(label, ensure_ascii=False) for label in labels]
     properties = schema.get("properties") or {}
     with_percentage = any(
         isinstance(node, Mapping) and node.get("type") == "integer" for node in properties.values()
@@ -196,7 +198,9 @@ def asked_labels(request: CompletionRequest) -> AskedLabels | None:
     if not names:
         return None
     values = node.get("enum", ()) if isinstance(node, Mapping) else ()
-    labels = LabelSet(values) if is_alone and len(values) > 1 else None
+    labels = None
+    if is_alone and len(values) > 1:
+        labels = LabelSet(values)
     return AskedLabels(field=".".join(names), labels=labels)
 
 

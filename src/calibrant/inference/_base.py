@@ -183,7 +183,9 @@ class BasePredictor(Predictor):
 
         given = _frames.texts_of(texts) if text is None else _frames.frame_texts(texts, text)
         found = await ask_async(self, [self.query(one) for one in given], on_prediction=on_prediction)
-        return found if text is None else _frames.with_answers(texts, map(_frames.answer_of, found))
+        if text is None:
+            return found
+        return _frames.with_answers(texts, map(_frames.answer_of, found))
 
     def __repr__(self) -> str:
         labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))

@@ -27,6 +27,7 @@ from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace, Prediction
 from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
+from calibrant.core._reported import is_number
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities, abilities_of_client
@@ -47,7 +48,6 @@ from calibrant.inference._methods import (
 from calibrant.inference._models import ModelLike, allowed_settings, call_options, open_client, replaced_model
 from calibrant.inference._reader import AnswerReader
 from calibrant.logprobs._fields import enum_schema
-from calibrant.metrics._validation import is_number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -261,7 +261,9 @@ class Classifier(BasePredictor):
         own = _settings_of(task, model=model, client=client)
         if model is None:
             model = own.name if client is None else client
-        address = {} if own.api_base is None else {"api_base": own.api_base}
+        address = {}
+        if own.api_base is not None:
+            address = {"api_base": own.api_base}
         found = cls(
             model=model,
             labels=task.labels,
@@ -326,7 +328,8 @@ class Classifier(BasePredictor):
         from calibrant.core._frames import texts_of  # noqa: PLC0415 (if it learns a head)
         from calibrant.inference._heads import head_of, true_labels  # noqa: PLC0415 (if it learns one)
 
-        texts, answers = texts_of(texts), texts_of(answers, what="answers")
+        texts = texts_of(texts)
+        answers = texts_of(answers, what="answers")
         true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
         from calibrant.inference._text_vectors import head_embedding  # noqa: PLC0415 (if it learns one)
 
@@ -423,7 +426,8 @@ class Classifier(BasePredictor):
         ConfigurationError
             The labels are not distinct, or the model takes no such labels.
         """
-        labels, field = LabelSet.of(labels), "answer"
+        labels = LabelSet.of(labels)
+        field = "answer"
         setup = self._method.setup
         choice = self._choice
         reader = replace(setup.reader, labels=labels, field=field, answer_field=field, space=choice.space)
@@ -434,7 +438,10 @@ class Classifier(BasePredictor):
             label_descriptions=label_descriptions or {},
         )
         other = self._unlearned(choose_method(setup, choice))
-        other.labels, other.field, other.prompt, other.user_template = labels, field, prompt, None
+        other.labels = labels
+        other.field = field
+        other.prompt = prompt
+        other.user_template = None
         return other
 
     def with_demonstrations(
@@ -799,7 +806,9 @@ class Classifier(BasePredictor):
 
         if self.prior_correction is not None:
             prediction = correct_prediction(prediction, self.prior_correction)
-        return prediction if self.head is None else apply_head(self.head, prediction, query.text)
+        if self.head is None:
+            return prediction
+        return apply_head(self.head, prediction, query.text)
 
     async def finished_ahead(self, query: Query, prediction: Prediction, *, charge: Charge) -> Prediction:
         """Return a prediction as `finished` does, after the vector of its text was asked for; failed if that failed.
@@ -827,7 +836,9 @@ class Classifier(BasePredictor):
         setup = method.setup
         address = ClientTraits.of(setup.client).endpoint
         name, endpoint, options = identity(setup.client.name, setup.options, api_base=address)
-        correction, head, retrieval = self._prior_correction, self._head, method.retrieval
+        correction = self._prior_correction
+        head = self._head
+        retrieval = method.retrieval
         prior = None
         if correction is not None:
             prior = {"prior": correction.divisor_.tolist(), "strength": correction.strength_}
@@ -963,7 +974,8 @@ def tuned_of(
 
 def task_of(classifier: Classifier) -> Task:
     """Return the task of a classifier that was opened without one; its training rows are its demonstrations."""
-    method, shown = classifier.method.describe(), classifier.demonstrations
+    method = classifier.method.describe()
+    shown = classifier.demonstrations
     settings = None if shown is None else shown.settings
     scoring = method["scoring"]
     model = ModelSettings(
@@ -995,7 +1007,8 @@ def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
     ConfigurationError
         A value is unknown or out of range, or the model or the schema does not allow it.
     """
-    scoring, client = choice.scoring, setup.client
+    scoring = choice.scoring
+    client = setup.client
     if scoring not in {None, *get_args(Scoring)}:
         *names, last = map(repr, get_args(Scoring))
         raise ConfigurationError(f"Expected scoring {', '.join(names)} or {last}, got {scoring!r}.")
@@ -1086,7 +1099,8 @@ def _warn_once(model: str, reason: str) -> None:
 
 def _exact_method(setup: ModelSetup, tolerance: Tolerance) -> Method | str:
     """Return the exact method for a model, labels and schema, or the reason why there is none."""
-    client, reader = setup.client, setup.reader
+    client = setup.client
+    reader = setup.reader
     if not isinstance(client, ContinuingClient):
         from calibrant.clients._openai_compatible import OpenAICompatibleClient  # noqa: PLC0415 (loaded when it is used)
 

@@ -326,7 +326,9 @@ def _described(
 ) -> DecisionQuestion:
     """Return a question about a part of an answer with what its options mean, where something is said of one."""
     found = tuple(descriptions.get(_label_of(labels, part, option)) for option in question.options)
-    return replace(question, descriptions=found) if any(found) else question
+    if any(found):
+        return replace(question, descriptions=found)
+    return question
 
 
 def _label_of(labels: LabelSet, part: str, option: str) -> str:

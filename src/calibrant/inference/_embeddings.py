@@ -148,7 +148,8 @@ class HashingEmbedder(CallableEmbedder):
 
     def __init__(self, *, dim: int = 64) -> None:
         super().__init__(self._vectors)
-        self.name, self.dimension = _HASHING, check_count("dim", dim, low=1)
+        self.name = _HASHING
+        self.dimension = check_count("dim", dim, low=1)
         # Here, and not at the first text: the import takes longer than a text may.
         from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
 
@@ -195,7 +196,8 @@ class Model2VecEmbedder(CallableEmbedder):
                 f"({type(error).__name__}: {error!s:.200})."
             ) from error
         super().__init__(self.vectors)
-        self.name, self.dimension = f"{_MODEL2VEC}:{name}", int(self._model.dim)
+        self.name = f"{_MODEL2VEC}:{name}"
+        self.dimension = int(self._model.dim)
 
     def vectors(self, texts: list[str]) -> ArrayLike:
         """Return one vector per text, shape (n, d), computed in this thread."""

@@ -290,7 +290,9 @@ class LabelScorer:
         known = expected if expected.trie is trie else Expected()
         walk = TokenWalk(trie, tolerance=self._tolerance, expected=known.shares, at_once=known.at_once)
         first = await _follow(walk, row, root, trie, calls)
-        calls.usage, calls.model, calls.features = row.usage, row.model, first.features()
+        calls.usage = row.usage
+        calls.model = row.model
+        calls.features = first.features()
         return walk.distribution(self.labels.labels)
 
     def _tokens_of(self, row: TokenContinuation, prefix: str) -> tuple[tuple[int, ...], TokenTrie]:
@@ -479,7 +481,9 @@ class ExactScoring(ExactMethod):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the labels, their position in the answer and the settings of `ExactMethod`."""
-        kept = {"features": list(self.named_tokens) or True} if self.keep_features else {}
+        kept = {}
+        if self.keep_features:
+            kept = {"features": list(self.named_tokens) or True}
         own = {"labels": self.reader.labels.labels, "prefix": self.constraint.prefix}
         return {**super().describe(), **kept, **own}
 

@@ -202,7 +202,9 @@ class Examination(Recorded):
         StateError
             The record is not one, or of another version.
         """
-        version = record.get("version") if isinstance(record, Mapping) else None
+        version = None
+        if isinstance(record, Mapping):
+            version = record.get("version")
         if version != _VERSION:
             raise StateError(
                 f"Expected the record of an examination of version {_VERSION}, got {version!r:.80}. Examine again."
@@ -291,8 +293,12 @@ def load_examination(
 
 def known_scoring(model: object, *, options: Options | None) -> Scoring:
     """Return the scoring that ``auto`` stands for: ``exact`` if an examination found exact scores."""
-    found = load_examination(model, options=options) if isinstance(model, str) else None
-    return "exact" if found is not None and found.scoring == "exact" else "auto"
+    found = None
+    if isinstance(model, str):
+        found = load_examination(model, options=options)
+    if found is not None and found.scoring == "exact":
+        return "exact"
+    return "auto"
 
 
 def known_abilities(model: str, options: Options | None) -> ModelAbilities | None:

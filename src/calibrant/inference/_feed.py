@@ -363,7 +363,9 @@ class Feed:
                         self._under_way -= 1
                     if self.ahead is not None and prediction.label is not None:
                         prediction = await self.ahead.checked(row.query, prediction)
-                    final = prediction if self.finish is None else self.finish(row.query, prediction)
+                    final = prediction
+                    if self.finish is not None:
+                        final = self.finish(row.query, prediction)
                     if span is not None:
                         span.end(final)
                 self._hand_over(index, final)
@@ -439,4 +441,6 @@ def _with_first(queries: Iterable[Query]) -> tuple[Iterable[Query], Query | None
         return queries, queries[0] if queries else None
     rest = iter(queries)
     first = next(rest, None)
-    return (rest, None) if first is None else (chain([first], rest), first)
+    if first is None:
+        return rest, None
+    return chain([first], rest), first

@@ -149,7 +149,9 @@ def head_of(  # noqa: PLR0913 (what a fit takes)
         embedding=embedding,
     )
     head = timed_head(head)
-    return replace(head, named_tokens=named_tokens) if head.uses_features else head
+    if head.uses_features:
+        return replace(head, named_tokens=named_tokens)
+    return head
 
 
 def read_by_fits(labels: Sequence[str]) -> list[str]:
@@ -202,7 +204,9 @@ def apply_head(head: Head, prediction: Prediction, text: str) -> Prediction:
 
 
 def _head_rows(head: Head, prediction: Prediction, found: LabelDistribution, text: str) -> HeadRows:
-    features: ArrayLike | None = None if prediction.features is None else prediction.features[None, :]
+    features: ArrayLike | None = None
+    if prediction.features is not None:
+        features = prediction.features[None, :]
     return head.rows(found.logprobs[None, :], [text], features=features)
 
 
@@ -311,7 +315,9 @@ async def choose_tokens(method: Method, queries: Sequence[Query], journal: Journ
     for query in asked:
         digest.update(method.key(query).encode())
     key = digest.hexdigest()
-    stored = None if journal is None else journal.get_many([key]).get(key)
+    stored = None
+    if journal is not None:
+        stored = journal.get_many([key]).get(key)
     if stored is not None:
         return tuple(json.loads(stored.text))
     listings = await _listings(method, asked)

@@ -53,7 +53,9 @@ class Bucket:
         """Return the seconds until the balance is positive; 0 if it is positive now."""
         self._level = min(self._most, self._level + (now - self._then) * self._rate)
         self._then = now
-        return 0.0 if self._level > 0 else -self._level / self._rate + 1e-3
+        if self._level > 0:
+            return 0.0
+        return -self._level / self._rate + 1e-3
 
     def take(self, amount: float) -> None:
         """Subtract `amount` tokens, even if the balance becomes negative."""
@@ -257,7 +259,9 @@ class Gate:
     @property
     def pause_seconds(self) -> float:
         """Seconds until the provider accepts calls again; 0 if it named no time or it has passed."""
-        return max(0.0, self._not_before - self._clock()) if self._not_before > 0.0 else 0.0
+        if self._not_before > 0.0:
+            return max(0.0, self._not_before - self._clock())
+        return 0.0
 
     @property
     def hopeless(self) -> bool:

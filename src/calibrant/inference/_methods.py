@@ -342,7 +342,9 @@ class Method(ABC):
         named_tokens : sequence of int, optional
             Numbers of the tokens whose log-probabilities are the features, on a server.
         """
-        return replace(self, keep_features=True) if self.might_keep_features else self
+        if self.might_keep_features:
+            return replace(self, keep_features=True)
+        return self
 
     async def candidate_tokens(self, request: CompletionRequest) -> TokenListing:  # noqa: ARG002 (of those that name some)
         """Return first tokens of the label, among which to choose those to name; none if the server names none.
@@ -411,7 +413,9 @@ class Method(ABC):
             prepared = first
         key = self.key(prepared)
         self._keys.clear()  # it may be another one from now on
-        stored = None if journal is None else journal.get_many([key]).get(key)
+        stored = None
+        if journal is not None:
+            stored = journal.get_many([key]).get(key)
         await self.probe(self.request(prepared), stored)
 
     async def probe(self, request: CompletionRequest, stored: Prediction | None = None) -> None:
@@ -521,7 +525,9 @@ class Decoding(Method):
     @property
     def silent_models(self) -> int:
         """Number of models that answered a row twice without log-probabilities; 0 once any answer had some."""
-        return 0 if self._any_logprobs else len(self._gives_logprobs)
+        if self._any_logprobs:
+            return 0
+        return len(self._gives_logprobs)
 
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the prediction from a decoded answer; a broken response is retried like a failed call.
@@ -543,8 +549,11 @@ class Decoding(Method):
             if not silent:
                 self._doubt(error)
                 raise
-            prediction, attempts = silent[-1], error.attempts
-        return prediction if attempts == prediction.attempts else prediction.with_effort(attempts=attempts)
+            prediction = silent[-1]
+            attempts = error.attempts
+        if attempts == prediction.attempts:
+            return prediction
+        return prediction.with_effort(attempts=attempts)
 
     def _doubt(self, error: ProviderError) -> None:
         """Forget the finding about the model if it is refused now; the next run finds out anew."""
@@ -590,5 +599,7 @@ class Decoding(Method):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the settings of the reader, for cache keys."""
-        kept = {"tokens": True} if self.reader.keep_tokens else {}
+        kept = {}
+        if self.reader.keep_tokens:
+            kept = {"tokens": True}
         return {**kept, "scoring": "decode", **self.reader.describe()}

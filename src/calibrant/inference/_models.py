@@ -163,7 +163,9 @@ def _open_engine(model: str, settings: Mapping[str, Any]) -> Client:
 
 def is_decision_model(model: object) -> bool:
     """Return True for the name of a decision model, or a client of one."""
-    return model.startswith(_DECIDING) if isinstance(model, str) else isinstance(model, DecisionClient)
+    if isinstance(model, str):
+        return model.startswith(_DECIDING)
+    return isinstance(model, DecisionClient)
 
 
 def _open_remote(
@@ -216,7 +218,7 @@ def _check_options(options: Options) -> None:
             raise ConfigurationError(f"Expected no {name!r} among the model's options: {instead}.")
     for name in ENGINE_SETTINGS:
         value = options.get(name, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if type(value) is not int or value < 1:
             raise ConfigurationError(
                 f"Expected the model's option {name} to be a whole number of at least 1, got {value!r}."
             )
@@ -273,7 +275,9 @@ def without_secrets(options: Options) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def public_model(own: ConfiguredModel, *, left_out: dict[str, list[str]]) -> ConfiguredModel:
     """Return a model's settings without possible credentials; record the omitted options."""
-    base = {} if own.api_base is None else {"api_base": own.api_base}
+    base = {}
+    if own.api_base is not None:
+        base = {"api_base": own.api_base}
     kept, names = without_secrets({**own.options, **base})
     if names:
         noted = left_out.setdefault(label_of(own), [])
@@ -422,7 +426,9 @@ def replaced_model(
 def allowed_settings(own: ModelSettings) -> ModelSettings:
     """Return the scoring and samples of a task's model settings, if every model allows them, and nothing else."""
     allowed = own.scoring in _ALLOWED
-    return ModelSettings(scoring=own.scoring, samples=own.samples) if allowed else ModelSettings()
+    if allowed:
+        return ModelSettings(scoring=own.scoring, samples=own.samples)
+    return ModelSettings()
 
 
 def provider_of(name: str) -> str:

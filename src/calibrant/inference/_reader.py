@@ -87,7 +87,9 @@ class AnswerReader:
     def evidence_space(self) -> LogprobSpace:
         """Space of the log-probabilities in the form of answer that is used: without a schema nothing is masked."""
         is_free = self.form is not AnswerForm.SCHEMA
-        return LogprobSpace.RAW if is_free and self.space is LogprobSpace.MASKED else self.space
+        if is_free and self.space is LogprobSpace.MASKED:
+            return LogprobSpace.RAW
+        return self.space
 
     def shaped(self, request: CompletionRequest) -> CompletionRequest:
         """Return a request as it is sent, in the form of answer that is used."""
@@ -212,7 +214,9 @@ def _label_content(
     set, as `core` knows nothing of tokens.
     """
     value = field_value(completion.text, reader.answer_field)
-    label = labels.canonical(value) if isinstance(value, str) else None
+    label = None
+    if isinstance(value, str):
+        label = labels.canonical(value)
     if label is None:
         return _unparsed(f"answered {value!r:.80}, which is not one of the labels")
     return label_content(label, _distribution(completion, labels, reader.field, space))
@@ -236,7 +240,9 @@ def _fields_content(
             value = field_value(completion.text, path)
         except UnparsedError as error:
             raise UnparsedError(f"field {field.name!r}: {error}", kind=error.kind) from error
-        label = field.labels.canonical(value) if isinstance(value, str) else None
+        label = None
+        if isinstance(value, str):
+            label = field.labels.canonical(value)
         if label is None:
             return _unparsed(
                 f"answered {value!r:.80} in the field {field.name!r}, which is not one of its labels"
@@ -253,7 +259,9 @@ def _set_content(
     field = reader.field
     given = []
     for number, value in enumerate(field_values(completion.text, field), 1):
-        label = labels.label_of(value) if isinstance(value, str) else None
+        label = None
+        if isinstance(value, str):
+            label = labels.label_of(value)
         if label is None:
             return _unparsed(
                 f"answered {value!r:.80} at place {number} of the list, which is not one of the labels"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
@@ -28,12 +27,13 @@ from calibrant.core._prediction import (
     Usage,
 )
 from calibrant.core._predictor import CallGroup
+from calibrant.core._reported import is_number
 from calibrant.inference._abilities import AnswerForm, ModelAbilities, extended
 from calibrant.inference._methods import Decoding, Method, ModelSetup, ScoringChoice
 from calibrant.inference._reader import Content, label_content, scored_part
 from calibrant.logprobs._completion import read_completion
 from calibrant.logprobs._fields import UnparsedError, field_value
-from calibrant.metrics._validation import check_count, is_number
+from calibrant.metrics._validation import check_count
 
 _DEFAULT_SAMPLES: Final = 10
 _DEFAULT_TEMPERATURE: Final = 1.0
@@ -76,7 +76,7 @@ def check_seed(options: Mapping[str, Any]) -> None:
         `options` hold a seed that is no whole number.
     """
     seed = options.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+    if seed is not None and type(seed) is not int:
         raise ConfigurationError(
             f"Expected the model's option seed to be a whole number, got {seed!r}: every sample takes the next one."
         )
@@ -232,7 +232,8 @@ class Sampling(Method):
             content = self.agreement(legal, n_answers=len(answers.given))
             first = next(answer for answer in answers.given if answer.label == content["label"])
         else:  # the most frequent outcome; of equally frequent ones, the first
-            content, outcomes = {}, Counter(answer.outcome for answer in answers.given)
+            content = {}
+            outcomes = Counter(answer.outcome for answer in answers.given)
             ((outcome, _),) = outcomes.most_common(1)
             first = next(answer for answer in answers.given if answer.outcome is outcome)
         model = next((answer.model for answer in answers.given if answer.model is not None), None)
@@ -457,17 +458,21 @@ def stated_confidence(text: str) -> float | None:
     for name in _NAMES:  # the last one counts
         with suppress(UnparsedError):
             value = field_value(text, name)
-    is_fraction, sign = isinstance(value, float), ""
+    is_fraction = isinstance(value, float)
+    sign = ""
     if isinstance(value, str):
         match = _NUMBER.fullmatch(value)
         if match is None:
             return None
         number, sign = match.groups()
-        is_fraction, value = not number.isdigit(), float(number.replace(",", "."))
-    if not is_number(value) or not math.isfinite(value):
+        is_fraction = not number.isdigit()
+        value = float(number.replace(",", "."))
+    if not is_number(value):
         return None
     percent = value * 100.0 if is_fraction and not sign and value <= 1.0 else float(value)
-    return (percent + 0.5) / 101.0 if 0.0 <= percent <= 100.0 else None
+    if 0.0 <= percent <= 100.0:
+        return (percent + 0.5) / 101.0
+    return None
 
 
 def with_confidence(
@@ -509,7 +514,9 @@ def _reordered(node: Any, old: list[str], new: list[str]) -> Any:  # noqa: ANN40
             key: new if new and key == "enum" and value == old else _reordered(value, old, new)
             for key, value in node.items()
         }
-    return [_reordered(one, old, new) for one in node] if isinstance(node, list) else node
+    if isinstance(node, list):
+        return [_reordered(one, old, new) for one in node]
+    return node
 
 
 @dataclass(kw_only=True)
@@ -576,7 +583,9 @@ class AutoDecoding(Decoding):
     @property
     def space(self) -> LogprobSpace:
         """Log-probability space of the distributions."""
-        return self._fused().space if self.is_fused else super().space
+        if self.is_fused:
+            return self._fused().space
+        return super().space
 
     @property
     def calls_a_row(self) -> int:
@@ -651,7 +660,9 @@ class AutoDecoding(Decoding):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the settings of the method in use, for cache keys."""
-        return self._fused().describe() if self.is_fused else super().describe()
+        if self.is_fused:
+            return self._fused().describe()
+        return super().describe()
 
 
 @cache

@@ -114,7 +114,8 @@ class StudentClient:
     n_parallel = _TOGETHER
 
     def __init__(self, name: str, head: Head) -> None:
-        self.name, self._head = name, head
+        self.name = name
+        self._head = head
         self.settings = {"student": head.digest}
         # By event loop: the texts that wait, and the task that answers them.
         self._waiting: dict[asyncio.AbstractEventLoop, tuple[list[str], asyncio.Task[list[list[float]]]]] = {}

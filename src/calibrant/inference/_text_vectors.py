@@ -7,13 +7,16 @@ import hashlib
 import json
 import logging
 import os
+import sqlite3
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -38,7 +41,6 @@ from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import open_client
 from calibrant.metrics._remarks import dollars, duration
-from calibrant.store._vectors import VectorStore
 
 _LOG = logging.getLogger("calibrant")
 
@@ -70,6 +72,20 @@ _LONG_SECONDS: Final = 60.0
 _MUCH_COST: Final = 0.01
 # Statuses by which servers refuse a batch for its size, or for one of its texts.
 _REFUSED: Final = frozenset({400, 413, 422})
+
+# Numbers grow with time: the lowest ones are the oldest.
+_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS numbered_vectors "
+    "(number INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, vector BLOB NOT NULL)"
+)
+_REMOVE_OLDEST: Final = (
+    "DELETE FROM numbered_vectors WHERE number <= "
+    "(SELECT min(number) + (max(number) - min(number)) / 10 FROM numbered_vectors)"
+)
+_MAX_BYTES: Final = 1024**3
+_LOCK_SECONDS: Final = 5.0  # to wait for the lock of another process
+_KEYS_A_READ: Final = 500  # keys a statement; old SQLite takes 999 parameters
+_NUMBER: Final = np.dtype("<f4")
 
 Charge: TypeAlias = Callable[[Usage], None]
 """Receiver of the usage of each call."""
@@ -136,6 +152,90 @@ class EngineEmbedder:
             return found.features()
 
 
+class VectorStore:
+    """Vectors by key, in a file that several processes may use at once.
+
+    Each call opens the file for itself, so threads and forks share nothing. A file that cannot be read or written
+    costs a warning, and the vectors are computed again.
+
+    Parameters
+    ----------
+    path : Path
+        The SQLite file, which only its owner may read; a missing one is created with its folders.
+    max_bytes : int, default 1 GiB
+        Most bytes in use; beyond it those written first are removed, a tenth at a time. The file does not shrink,
+        but uses freed space again.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from calibrant.inference._text_vectors import VectorStore
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = VectorStore(Path(folder) / "vectors.sqlite")
+    ...     store.put_many({"first": np.array([0.5, 2.0], dtype=np.float32)})
+    ...     {key: vector.tolist() for key, vector in store.get_many(["first", "second"]).items()}
+    {'first': [0.5, 2.0]}
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int = _MAX_BYTES) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._has_warned = False
+
+    def get_many(self, keys: Sequence[str]) -> dict[str, SingleArray]:
+        """Return the stored vectors by key; missing keys are left out."""
+        found: dict[str, SingleArray] = {}
+        if not keys or not self._path.exists():
+            return found
+        try:
+            with closing(self._connection()) as connection:
+                for start in range(0, len(keys), _KEYS_A_READ):
+                    block = keys[start : start + _KEYS_A_READ]
+                    marks = ", ".join("?" * len(block))
+                    query = f"SELECT key, vector FROM numbered_vectors WHERE key IN ({marks})"  # noqa: S608 (marks alone)
+                    rows = connection.execute(query, block).fetchall()
+                    found |= {key: np.frombuffer(vector, dtype=_NUMBER) for key, vector in rows}
+        except (sqlite3.Error, OSError, ValueError) as error:
+            self._warn("read", error)
+        return found
+
+    def put_many(self, vectors: Mapping[str, SingleArray]) -> None:
+        """Store vectors by key in one transaction."""
+        rows = [(key, vector.astype(_NUMBER).tobytes()) for key, vector in vectors.items()]
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.touch(mode=0o600)
+            with closing(self._connection()) as connection, connection:
+                connection.execute(_TABLE)
+                insert = "INSERT OR REPLACE INTO numbered_vectors (key, vector) VALUES (?, ?)"
+                connection.executemany(insert, rows)
+                while _used_bytes(connection) > self._max_bytes:
+                    if not connection.execute(_REMOVE_OLDEST).rowcount:
+                        break
+        except (sqlite3.Error, OSError) as error:
+            self._warn("saved", error)
+
+    def _connection(self) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=_LOCK_SECONDS)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "%s: vectors of texts cannot be %s (%s): they are computed again.", self._path, what, error
+            )
+
+
+def _used_bytes(connection: sqlite3.Connection) -> int:
+    pages, free, size = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size
+
+
 @dataclass(kw_only=True)
 class _Group:
     """Texts that share a call; `failures` by text, None until it has ended."""
@@ -188,7 +288,9 @@ class TextVectors:
         batch_size: int = _BATCH,
         place: str = "",
     ) -> None:
-        self.name, self.place, self.batch_size = name, place, batch_size
+        self.name = name
+        self.place = place
+        self.batch_size = batch_size
         self._embedder = embedder
         self._calls = ModelCalls(gate=Gate(provider=name))
         self._store = VectorStore(user_path("vectors.sqlite", "cache"))
@@ -390,7 +492,8 @@ class TextVectors:
             found, failures = await self._ask(texts[:middle], charge)
             others, other_failures = await self._ask(texts[middle:], charge)
             return found | others, failures | other_failures
-        found, failures = {}, {}
+        found = {}
+        failures = {}
         for text, row in zip(texts, rows, strict=True):
             try:
                 found[text] = self._checked(row)
@@ -478,7 +581,9 @@ def _open_remote(model: str) -> TextVectors:
             f"Expected the address of an embedding server without credentials, got {name}@...: set the key in the "
             "environment, such as OPENAI_API_KEY."
         )
-    options: dict[str, Any] = {"api_base": address} if at else {}
+    options: dict[str, Any] = {}
+    if at:
+        options = {"api_base": address}
     embedder = LiteLLMEmbedder(name, **options)
     provider, slash, _ = name.partition("/")
     found = address or server_address(name)
@@ -534,7 +639,9 @@ def _default() -> str | None:
     named = os.environ.get(_VARIABLE, "").strip()
     if named:
         return None if named == _NONE else named
-    return _LOCAL if any(model.name == _LOCAL and model.installed for model in local_models()) else None
+    if any(model.name == _LOCAL and model.installed for model in local_models()):
+        return _LOCAL
+    return None
 
 
 def _tell(model: TextVectors, texts: Sequence[str], meter: Gate | None) -> None:
@@ -576,7 +683,8 @@ def announce_vectors(head: Head, texts: Iterable[str], *, rows: int) -> None:
         model.seconds_per_text = head.embedding.seconds_per_text
     shown = list(islice(texts, _ROWS_AHEAD))
     characters = sum(map(len, shown)) * rows // max(1, len(shown))
-    seconds, cost = (model.seconds_per_text or 0.0) * rows, model.expected_cost(characters) or 0.0
+    seconds = (model.seconds_per_text or 0.0) * rows
+    cost = model.expected_cost(characters) or 0.0
     if seconds < _LONG_SECONDS and cost < _MUCH_COST:
         return
     _LOG.warning(
@@ -717,7 +825,9 @@ def vectors_ahead(
 ) -> VectorsAhead | None:
     """Return the source of the vectors that a head reads, see `VectorsAhead`; None if it needs none by calls."""
     model = vectors_of(head)
-    return None if model is None else VectorsAhead(model=model, needs=needs, charge=charge, waits=waits)
+    if model is None:
+        return None
+    return VectorsAhead(model=model, needs=needs, charge=charge, waits=waits)
 
 
 def _unless_failed(prediction: Prediction, error: ProviderError | None) -> Prediction:

@@ -64,7 +64,9 @@ class CallSpan:
         """Record the model that answered, the tokens used and, where texts are wanted, the answer."""
         with _HARMLESS:
             for part in found if isinstance(found, tuple) else (found,):
-                usage = part if isinstance(part, Usage) else getattr(part, "usage", None)
+                usage = part
+                if not isinstance(part, Usage):
+                    usage = getattr(part, "usage", None)
                 if isinstance(usage, Usage):
                     self._record(usage, getattr(part, "model", None), getattr(part, "text", None))
 

@@ -107,7 +107,9 @@ def read_completion(response: object) -> Completion:
     'stop'
     """
     if isinstance(response, Completion):
-        return response if response.evidence_problem is not None else _cleaned(response)
+        if response.evidence_problem is not None:
+            return response
+        return _cleaned(response)
     if isinstance(response, str):
         return Completion(text=clean_text(response), evidence_problem="")
     body = _unwrap(response)
@@ -191,7 +193,9 @@ def _text(value: object) -> str | None:
 
 def _name(value: object) -> str | None:
     name = _text(value)
-    return None if name is None else clean_line(name, limit=_LONGEST_NAME)
+    if name is None:
+        return None
+    return clean_line(name, limit=_LONGEST_NAME)
 
 
 def _message(text: str) -> str:
@@ -242,7 +246,9 @@ def _refusal(message: object) -> str | None:
 
 def _cost(value: object) -> float | None:
     cost = _number(value)
-    return cost if cost is not None and 0.0 <= cost < math.inf else None
+    if cost is not None and 0.0 <= cost < math.inf:
+        return cost
+    return None
 
 
 def _evidence(content: object, read: Any) -> dict[str, Any]:  # noqa: ANN401 - a local reader

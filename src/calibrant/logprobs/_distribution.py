@@ -123,11 +123,15 @@ def advance(state: StringState, data: bytes) -> StringState | None:
         if source[position] == _QUOTE:
             # Behind the string only structure may follow: `"}`, never `"s`.
             legal = position + 1 == len(source) or source[position + 1] in _AFTER_STRING
-            return StringState(prefix, closed=True) if legal else None
+            if legal:
+                return StringState(prefix, closed=True)
+            return None
         match = (_ESCAPE if source[position] == _BACKSLASH else _PLAIN).match(source, position)
         if match is None:
             cut = _CUT_ESCAPE.fullmatch(source, position)
-            return StringState(prefix, source[position:]) if cut else None
+            if cut:
+                return StringState(prefix, source[position:])
+            return None
         piece = match[0]
         if piece[0] == _BACKSLASH:
             piece = json.loads(b'"%b"' % piece).encode("utf-8", "surrogatepass")
@@ -178,7 +182,7 @@ class LabelTrie:
         rest = data[len(structure) :].lstrip(SPACES)
         if rest[:1] == b'"':
             return self._step(START, rest[1:])
-        return (None, ())
+        return None, ()
 
     def _follows(self, state: StringState) -> frozenset[int] | None:
         """Return the bytes that may come next, or None inside an unfinished escape."""
@@ -211,7 +215,9 @@ class LabelTrie:
         low = bisect_left(self._keys, state.prefix)
         if state.closed:
             exact = low < len(self._keys) and self._keys[low] == state.prefix
-            return self._positions[low : low + 1] if exact else ()
+            if exact:
+                return self._positions[low : low + 1]
+            return ()
         # UTF-8 never holds the byte 0xff: it sorts behind every continuation of the prefix.
         high = bisect_left(self._keys, state.prefix + b"\xff", low)
         positions = self._positions[low:high]
@@ -222,7 +228,9 @@ class LabelTrie:
                 for key, position in zip(self._keys[low:high], positions, strict=True)
                 if _may_continue(key[done:], state.pending)
             )
-        return tuple(dict.fromkeys(positions)) if self._repeats else positions
+        if self._repeats:
+            return tuple(dict.fromkeys(positions))
+        return positions
 
 
 def _may_continue(rest: bytes, pending: bytes) -> bool:

@@ -60,7 +60,9 @@ class UnparsedError(CalibrantError):
 def json_body(text: str) -> str:
     """Return `text` without surrounding space and Markdown code fence."""
     body = text.strip().removeprefix("\ufeff")
-    match = _FENCE.fullmatch(body) if body.startswith("```") else None
+    match = None
+    if body.startswith("```"):
+        match = _FENCE.fullmatch(body)
     return body if match is None else match[1]
 
 
@@ -122,8 +124,12 @@ def field_values(answer: str, field_path: str) -> list[Any]:
 def answer_value(body: str, path: FieldPath, name: str) -> Any:  # noqa: ANN401
     """Parse `body` and return the value at `path`; raise the errors of `field_value`."""
     # A label set has few answers: the same text comes again and again, so parsed texts are cached.
-    cached = _text_at(body, path) if len(body) <= _SHORT else None
-    return _parsed(body, path, name) if cached is None else cached
+    cached = None
+    if len(body) <= _SHORT:
+        cached = _text_at(body, path)
+    if cached is None:
+        return _parsed(body, path, name)
+    return cached
 
 
 @lru_cache(maxsize=1024)

@@ -35,7 +35,9 @@ def with_json_text(completion: Completion, field_path: str) -> Completion:
             answer_value(document, path, field_path)
         except UnparsedError:
             continue
-        return completion if document == completion.text else replace(completion, text=document)
+        if document == completion.text:
+            return completion
+        return replace(completion, text=document)
     return completion
 
 
@@ -196,7 +198,9 @@ def _cut(token: Token, data: bytes, labels: LabelSet, *, is_first: bool) -> Toke
     listed.setdefault(token.data, token.logprob)
     merged: dict[bytes, float] = {}
     for other, logprob in listed.items():
-        spelled = data if other == token.data else _alternative(other, labels, is_first=is_first)
+        spelled = data
+        if other != token.data:
+            spelled = _alternative(other, labels, is_first=is_first)
         merged[spelled] = _sum_of(merged.get(spelled, -math.inf), logprob)
     return Token(data, merged[data], tuple(merged.items()))
 

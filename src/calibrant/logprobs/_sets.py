@@ -239,7 +239,9 @@ class _Decision:
 
 def _read_decisions(aligned: AlignedField, inside: FieldPath) -> list[_Decision]:
     """Return the probabilities to continue or to end before each element and after the last one."""
-    element = b'"' if not inside else b"[" if isinstance(inside[0], int) else b"{"
+    element = b'"'
+    if inside:
+        element = b"[" if isinstance(inside[0], int) else b"{"
     decisions = [_decision_at(aligned, aligned.begin + 1, element, space=element)]
     for index in range(len(aligned.value) if isinstance(aligned.value, list) else 0):
         _, end = value_span(aligned.stream, aligned.begin, (index,))
@@ -292,7 +294,9 @@ def _side(data: bytes, before: bytes) -> bytes:
     """
     if before:
         data = data.lstrip(SPACES)
-    rest = data[len(before) :] if data.startswith(before) else b""
+    rest = b""
+    if data.startswith(before):
+        rest = data[len(before) :]
     return rest.lstrip(SPACES)[:1] or (b" " if rest else b"")
 
 
@@ -476,7 +480,9 @@ class _Steps:
         read = np.where(self.read, self.moves, 0.0)
         unresolved = probabilities - (1.0 - np.prod(1.0 - read, axis=0))
         measured = unresolved <= 0.5 * probabilities
-        bounds = None if errors is None else np.full(len(self._labels), fsum(errors))
+        bounds = None
+        if errors is not None:
+            bounds = np.full(len(self._labels), fsum(errors))
         for place in set(self._given):
             step = self._given.index(place)
             # The masses for this label at the step that gave it and against it, and the assumed part of the latter.

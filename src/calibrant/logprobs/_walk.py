@@ -251,7 +251,9 @@ class LabelWalk:
         for data, _ in tokens:
             if data:
                 reached.update(self._trie.step(node.state, data)[1])
-        return len(reached) == len(node.fit) if not text else bool(reached)
+        if not text:
+            return len(reached) == len(node.fit)
+        return bool(reached)
 
     def visit(self, text: str, tokens: Iterable[tuple[bytes, float]]) -> None:
         """Record the next tokens that the model listed after `text`.
@@ -290,7 +292,9 @@ class LabelWalk:
                     branches.append(_Branch(key + data, state, fit, probability))
         if listed > MOST_MASS:
             raise LogprobsUnavailableError(f"The probabilities listed at one token add up to {listed:.2f}.")
-        rest = max(0.0, 1.0 - listed) if listed < 1.0 - _ROUNDING else 0.0
+        rest = 0.0
+        if listed < 1.0 - _ROUNDING:
+            rest = max(0.0, 1.0 - listed)
         plain = {branch.state for branch in branches if branch.is_plain(node.state, key)}
         unlisted = self._trie.spellings(node.state) - len(plain)
         seen = {label for branch in branches for label in branch.fit}
@@ -330,7 +334,9 @@ class LabelWalk:
             return 1.0
         entered = fsum(branch.probability for branch in root.branches)
         read = entered - fsum(node.mass for node in self._open.values())
-        return min(1.0, complete / read) if read > 0.0 else 1.0
+        if read > 0.0:
+            return min(1.0, complete / read)
+        return 1.0
 
     def distribution(self) -> LabelDistribution:
         """Return the distribution over the labels from the nodes visited so far.
@@ -578,7 +584,9 @@ class TokenWalk:
             return float(self._expected[node].sum())
         read = self._entered - fsum(self._open.values())
         complete = float(self._complete.sum())
-        return min(1.0, complete / read) if complete > 0.0 and read > 0.0 else 1.0
+        if complete > 0.0 and read > 0.0:
+            return min(1.0, complete / read)
+        return 1.0
 
     def _share(self, node: int) -> FloatArray:
         """Return the expected share of an unvisited node's mass that ends in each label, shape (L,)."""

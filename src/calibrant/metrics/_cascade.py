@@ -172,10 +172,14 @@ def _parse_step(record: Mapping[str, Any]) -> tuple[str, str, dict[str, int], fl
     calls = int(record["attempts"])
     # Without a call the answer came from the cache, and its tokens were paid for earlier.
     counts = {name: int(usage[name]) * (calls > 0) for name in ("prompt_tokens", "completion_tokens")}
-    cost = float(usage["cost"]) if calls > 0 and usage["cost"] is not None else None
+    cost = None
+    if calls > 0 and usage["cost"] is not None:
+        cost = float(usage["cost"])
     return str(record["model"]), Verdict(record["verdict"]).value, {"calls": calls, **counts}, cost
 
 
 def _share(counts: Counter[str], prefix: str = "") -> Interval | None:
     known = counts[f"{prefix}known"]
-    return wilson_interval(counts[f"{prefix}right"], known) if known else None
+    if known:
+        return wilson_interval(counts[f"{prefix}right"], known)
+    return None

@@ -247,12 +247,16 @@ def classification_summary(
     outside = len(names)
     table = np.zeros((outside, outside + 1), dtype=np.int64)  # the last column: outside the label set
     for row, (truth, predicted) in enumerate(zip(y_true, y_pred, strict=True)):
-        i = column.get(normalise_label(truth)) if isinstance(truth, str) else None
+        i = None
+        if isinstance(truth, str):
+            i = column.get(normalise_label(truth))
         if i is None:
             raise ConfigurationError(
                 f"Expected every true label to be in the label set, got {truth!r} in row {row}."
             )
-        j = column.get(normalise_label(predicted), outside) if isinstance(predicted, str) else outside
+        j = outside
+        if isinstance(predicted, str):
+            j = column.get(normalise_label(predicted), outside)
         table[i, j] += 1
     return ClassificationSummary.from_counts(names, table[:, :-1], table[:, -1])
 

@@ -83,10 +83,11 @@ def expected_calibration_error(
 
 
 def _edges(p: FloatArray, n_bins: int, strategy: str) -> FloatArray:
+    even = np.linspace(0.0, 1.0, n_bins + 1)
     if strategy == "uniform":
-        return np.linspace(0.0, 1.0, n_bins + 1)
+        return even
     if strategy == "quantile":
-        return np.unique(np.quantile(p, np.linspace(0.0, 1.0, n_bins + 1)))
+        return np.unique(np.quantile(p, even))
     raise ConfigurationError(f"Expected strategy 'uniform' or 'quantile', got {strategy!r}.")
 
 
@@ -292,7 +293,8 @@ def auroc(confidence: ArrayLike, correct: ArrayLike) -> float:
         )
     _, group, count = np.unique(p, return_inverse=True, return_counts=True)
     middle_rank = np.cumsum(count) - (count - 1) / 2.0
-    statistic = (middle_rank[group] * y).sum() - right * (right + 1) / 2.0
+    rank_sum = (middle_rank[group] * y).sum()
+    statistic = rank_sum - right * (right + 1) / 2.0
     return float(statistic / (right * wrong))
 
 
@@ -353,7 +355,10 @@ def _end(inside: float, outside: float, is_within: Callable[[float], bool]) -> f
         return inside
     for _ in range(_HALVINGS):
         middle = (inside + outside) / 2.0
-        inside, outside = (middle, outside) if is_within(middle) else (inside, middle)
+        if is_within(middle):
+            inside = middle
+        else:
+            outside = middle
     return inside
 
 

@@ -77,10 +77,15 @@ def wilson_limits(successes: float, n: float, *, z: float) -> tuple[float, float
     p = successes / n
     scale = 1.0 + z * z / n
     centre = (p + z * z / (2 * n)) / scale
-    half = z / scale * math.sqrt(p * (1.0 - p) / n + z * z / (4 * n * n))
+    variance = p * (1.0 - p) / n + z * z / (4 * n * n)
+    half = z / scale * math.sqrt(variance)
     # Exactly 0 and 1 at the ends, where the formula is right only up to rounding.
-    lower = 0.0 if successes == 0 else max(0.0, centre - half)
-    upper = 1.0 if successes == n else min(1.0, centre + half)
+    lower = 0.0
+    if successes != 0:
+        lower = max(0.0, centre - half)
+    upper = 1.0
+    if successes != n:
+        upper = min(1.0, centre + half)
     return lower, upper
 
 
@@ -187,8 +192,10 @@ def paired_mean_interval(
     from scipy.special import stdtrit  # noqa: PLC0415 - `import calibrant` must not load scipy
 
     # Shares, so that tiny variances do not underflow when squared.
-    degrees = 1.0 / float(((parts / total) ** 2 / (n - 1)).sum())
-    half = float(stdtrit(degrees, (1.0 + confidence) / 2.0)) * math.sqrt(total)
+    squares = (parts / total) ** 2
+    degrees = 1.0 / float((squares / (n - 1)).sum())
+    quantile = float(stdtrit(degrees, (1.0 + confidence) / 2.0))
+    half = quantile * math.sqrt(total)
     return Interval(lower=estimate - half, upper=estimate + half, level=confidence, estimate=estimate)
 
 
@@ -315,7 +322,8 @@ def _bca_tails(
     near = np.abs(means - estimate) <= 1e-12 * np.ptp(x)
     below = ((means < estimate) & ~near).mean() + 0.5 * near.mean()
     half_step = 0.5 / len(means)
-    z0 = normal.inv_cdf(float(np.clip(below, half_step, 1.0 - half_step)))
+    share = float(np.clip(below, half_step, 1.0 - half_step))
+    z0 = normal.inv_cdf(share)
     d = (x - estimate) / np.abs(x - estimate).max()
     scale = (d**2).sum() ** 1.5
     a = float((d**3).sum() / (6.0 * scale))
@@ -450,12 +458,16 @@ def _newcombe_limits(e: int, f: int, g: int, n: int, *, z: float) -> tuple[float
     l1, u1 = wilson_limits(e + f, n, z=z)
     l2, u2 = wilson_limits(e + g, n, z=z)
     phi = _corrected_phi(e, f, g, h)
-    below = (p1 - l1) ** 2 - 2.0 * phi * (p1 - l1) * (u2 - p2) + (u2 - p2) ** 2
-    above = (u1 - p1) ** 2 - 2.0 * phi * (u1 - p1) * (p2 - l2) + (p2 - l2) ** 2
     theta = p1 - p2
-    lower = theta - math.sqrt(max(below, 0.0))
-    upper = theta + math.sqrt(max(above, 0.0))
+    lower = theta - _side(p1 - l1, u2 - p2, phi)
+    upper = theta + _side(u1 - p1, p2 - l2, phi)
     return max(-1.0, lower), min(1.0, upper)
+
+
+def _side(first: float, second: float, phi: float) -> float:
+    """Return one side of Newcombe's interval from those of the two shares, whose correlation is phi."""
+    squared = first**2 - 2.0 * phi * first * second + second**2
+    return math.sqrt(max(squared, 0.0))
 
 
 def _corrected_phi(e: int, f: int, g: int, h: int) -> float:
@@ -475,4 +487,5 @@ def _mcnemar(only_a: int, only_b: int) -> float:
         return 1.0
     from scipy.special import bdtr  # noqa: PLC0415 - `import calibrant` must not load scipy
 
-    return min(1.0, 2.0 * float(bdtr(min(only_a, only_b), discordant, 0.5)))
+    tail = float(bdtr(min(only_a, only_b), discordant, 0.5))
+    return min(1.0, 2.0 * tail)

@@ -193,7 +193,9 @@ def _measure(seed: Record) -> str:
 
 def _steps(seed: Record, other: Record) -> str:
     """Return the figures of two prompts; their score only where the task names one."""
-    names = [] if seed["log_loss"] is not None else [("score", "score")]
+    names = []
+    if seed["log_loss"] is None:
+        names = [("score", "score")]
     names += [(_measure(seed), _measure(seed)), ("macro_f1", "macro F1")]
     return ", ".join(f"{name} {_number(seed[key])} -> {_number(other[key])}" for key, name in names)
 

@@ -454,15 +454,21 @@ class CompositeTally:
         parts : sequence of Part, optional
             The predicted parts with their confidences.
         """
-        predicted = None if label is None else self._labels.canonical(label)
+        predicted = None
+        if label is not None:
+            predicted = self._labels.canonical(label)
         truth = self._labels.values(answer)
-        values = {} if predicted is None else self._labels.values(predicted)
+        values = {}
+        if predicted is not None:
+            values = self._labels.values(predicted)
         self.rows += 1
         for name, value in truth.items():
             self._wrong[name] += values.get(name) != value
         for name, field_labels in self._graded.items() if values else ():
             self._credit[name] += field_labels.credit(Prediction(label=values[name]), truth[name])
-        chosen = None if predicted is None else self._labels.decisions(predicted)
+        chosen = None
+        if predicted is not None:
+            chosen = self._labels.decisions(predicted)
         self._count(self._labels.decisions(answer), chosen)
         for part in parts if predicted is not None else ():
             if part.confidence is not None and part.name in truth:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from numbers import Real
 from statistics import NormalDist
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -172,16 +172,6 @@ def check_number(name: str, value: object, interval: str) -> float:
             f"Expected {name} in {interval}, got {value!r:.80}: choose a value in that range."
         )
     return number
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """Return True if `value` is a finite real number; bools do not count."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number that no float holds
-        return False
 
 
 def check_level(level: float) -> float:

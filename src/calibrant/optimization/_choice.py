@@ -261,7 +261,9 @@ class CandidateStanding:
     def loss(self) -> float:
         """Mean loss; infinite without an answered row."""
         known = self.losses[~np.isnan(self.losses)]
-        return float(known.mean()) if len(known) else math.inf
+        if len(known):
+            return float(known.mean())
+        return math.inf
 
 
 def standing(
@@ -347,7 +349,9 @@ def race(
     if not standings or not remaining:
         return 0
     best = remaining[0]
-    return best if beats(standings[best], standings[0], errors=BETTER) else 0
+    if beats(standings[best], standings[0], errors=BETTER):
+        return best
+    return 0
 
 
 def beats(candidate: CandidateStanding, other: CandidateStanding, *, errors: float) -> bool:

@@ -188,7 +188,9 @@ class ExemplarProposer:
         record = self._records[_answers_key(candidate)]
         for row, prediction in zip(rows, predictions, strict=True):
             text, answer = _pair(row)
-            given = None if prediction.label is None else self._spell(prediction.label)
+            given = None
+            if prediction.label is not None:
+                given = self._spell(prediction.label)
             spelled = replace(prediction, label=given)
             record.add([(text, self._spell(answer))], [spelled])
 
@@ -272,7 +274,9 @@ class ExemplarProposer:
         before = parts.demonstrations[:position]
         after = parts.demonstrations[position:]
         grown = replace(parts, demonstrations=(*before, demonstration, *after))
-        return grown if self._fits(grown) else self._swap(parts, record)
+        if self._fits(grown):
+            return grown
+        return self._swap(parts, record)
 
     def _swap(self, parts: PromptParts, record: PromptRecord) -> PromptParts:
         """Replace a demonstration, of a missed or an overpredicted label if any, by one of a missed label."""
@@ -461,7 +465,9 @@ class ReflectingAdapter(ConfidenceAdapter):
             if trajectory["prediction"].outcome is not Outcome.ERROR
         ]
         costly = sorted(answered, key=lambda trajectory: float(trajectory["score"]))[:_REFLECTED]
-        batch = eval_batch if eval_batch.trajectories is None else replace(eval_batch, trajectories=costly)
+        batch = eval_batch
+        if eval_batch.trajectories is not None:
+            batch = replace(eval_batch, trajectories=costly)
         datasets = super().make_reflective_dataset(candidate, batch, components_to_update)
         confusions = self.confusions.describe(candidate)
         if confusions is not None:
@@ -659,7 +665,9 @@ async def _unless_stopped(call: Awaitable[tuple[Completion, int]], stop: Stop) -
 
 def _known_cost(gate: Gate) -> float | None:
     """Return the US dollars that were charged; None where no call had a price."""
-    return None if gate.unpriced and not gate.cost else gate.cost
+    if gate.unpriced and not gate.cost:
+        return None
+    return gate.cost
 
 
 def check_names(*functions: object) -> None:

@@ -272,7 +272,9 @@ def _described(task: Task, model: ModelLike | Predictor | None) -> Task:
         A prompt or description shows a validation or test row.
     """
     check_given_prompts(task)
-    asked = task.model.name if model is None and not task.sections else model
+    asked = model
+    if model is None and not task.sections:
+        asked = task.model.name
     listed = split_label_list(task.prompt, task.labels)[1]
     descriptions = listed or task.label_descriptions or own_descriptions(asked)
     is_taken = (is_decision_model(asked) or decides(asked)) and takes_descriptions(task.labels)
@@ -295,7 +297,9 @@ def _tracker(
 ) -> ProgressTracker:
     n_test = 2 * len(task.test)  # under the first prompt, and under the last
     n_rows = max_metric_calls + n_test
-    dollars = None if predictor.in_process else expected_cost(task, model, rows=n_rows)
+    dollars = None
+    if not predictor.in_process:
+        dollars = expected_cost(task, model, rows=n_rows)
     return ProgressTracker(listener, total=max_metric_calls, test_rows=n_test, expected_cost=dollars)
 
 

@@ -455,7 +455,9 @@ def _best_screened(standings: Sequence[CandidateStanding], raced: Sequence[int])
     seed = standings[0]
     is_better = best.accuracy > seed.accuracy and best.macro_f1 > seed.macro_f1
     errors = math.sqrt(2.0 * math.log(len(standings)))
-    return position if is_better and beats(best, seed, errors=errors) else 0
+    if is_better and beats(best, seed, errors=errors):
+        return position
+    return 0
 
 
 def _logprobs(prediction: Prediction, labels: LabelSet) -> FloatArray:

@@ -477,7 +477,9 @@ class FinalStage(SearchStage):
 
     def _unpriced_calls(self) -> int:
         """Return the number of calls without a known price, those of the reflection model included."""
-        unpriced = 0 if self.tracker.now.in_process else self.tracker.unpriced_calls
+        unpriced = 0
+        if not self.tracker.now.in_process:
+            unpriced = self.tracker.unpriced_calls
         if self.reflection is not None and self.reflection.total_cost is None:
             unpriced += self.reflection.calls
         return unpriced

@@ -24,7 +24,7 @@ from calibrant.core._prediction import (
     Outcome,
     Part,
 )
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, is_number
 from calibrant.core._structures import part_of
 from calibrant.metrics._classification import ClassificationSummary
 from calibrant.metrics._confidence import (
@@ -166,7 +166,9 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Stru
         measure(confidence, correct) if len(correct) else None
         for measure in (expected_calibration_error, brier_score, aurc)
     )
-    spread = paired_mean_interval((confidence - correct) ** 2) if len(correct) > 1 else None
+    spread = None
+    if len(correct) > 1:
+        spread = paired_mean_interval((confidence - correct) ** 2)
     ranking = confidence_auroc(rows)
     pairs = "pairs of a right and a wrong row of which the right one is surer; 0.5 is chance, 1 is best"
     figures += [
@@ -677,11 +679,7 @@ def read_distributions(rows: PromptRows, chosen: IndexArray) -> FloatArray:
 
 def _probability(value: object) -> float:
     """Return a probability in [0, 1], which rounding may have left a little."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not -_ROUNDING <= value <= 1.0 + _ROUNDING
-    ):
+    if not is_number(value) or not -_ROUNDING <= value <= 1.0 + _ROUNDING:
         raise ValueError(f"expected a probability in [0, 1], got {value!r:.40}")
     return min(max(float(value), 0.0), 1.0)
 
@@ -700,7 +698,9 @@ def _part_texts(record: Mapping[str, Any]) -> Iterator[PartText]:
         name = part["name"]
         label = part["label"]
         truth = part_of(record["answer"], part["name"])
-        verdict = _OF_SET.get((label, str(truth))) if record["answer"].startswith("[") else None
+        verdict = None
+        if record["answer"].startswith("["):
+            verdict = _OF_SET.get((label, str(truth)))
         if verdict == "":
             continue
         if verdict is not None:
@@ -712,7 +712,9 @@ def _part_texts(record: Mapping[str, Any]) -> Iterator[PartText]:
 
 
 def _shown_text(text: str) -> str:
-    return text if len(text) <= _TEXT else text[:_TEXT] + " …"
+    if len(text) <= _TEXT:
+        return text
+    return text[:_TEXT] + " …"
 
 
 def _distinct(key: NDArray[np.uint64]) -> NDArray[np.uint64]:

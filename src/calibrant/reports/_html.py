@@ -170,7 +170,9 @@ def policy_hash(text: str) -> str:
 
 
 def _number(value: float | None, digits: int = 3, kind: str = "f") -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.{digits}{kind}}"
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.{digits}{kind}}"
 
 
 def _section(identity: str, name: str, run: Run, limit: int) -> dict[str, Any]:
@@ -244,7 +246,9 @@ def _effort(run: Run) -> list[tuple[str, str]]:
         parts.append(("latency", spread))
     for key in ("calls", "rows_from_cache", "prompt_tokens", "completion_tokens"):
         if isinstance(metrics.get(key), int):
-            label = "rows without a call" if key == "rows_from_cache" else key.replace("_", " ")
+            label = "rows without a call"
+            if key != "rows_from_cache":
+                label = key.replace("_", " ")
             parts.append((label, f"{metrics[key]:,}"))
     return parts
 
@@ -268,7 +272,9 @@ def _matrix(summary: ClassificationSummary) -> dict[str, Any]:
     most = np.maximum(table.sum(axis=1), 1)
 
     def cell(i: int, j: int) -> tuple[int, int, str]:
-        kind = "" if not table[i, j] else "right" if i == j else "wrong"
+        kind = ""
+        if table[i, j]:
+            kind = "right" if i == j else "wrong"
         shade = min(5, math.ceil(5 * table[i, j] / most[i]))
         return int(table[i, j]), shade, kind
 

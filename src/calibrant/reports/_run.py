@@ -152,7 +152,9 @@ def read_run(directory: Path, rows: Mapping[str, SavedRows] | None = None) -> Ru
     prompts = SavedRows.by_prompt(directory) if rows is None else rows
     saved = next((prompts[name] for name in (FINAL, BEST, SEED) if name in prompts), None)
     shown = PromptRows.of(prompts[""] if saved is None else saved, labels)
-    seed = PromptRows.of(prompts[SEED], labels) if SEED in prompts else None
+    seed = None
+    if SEED in prompts:
+        seed = PromptRows.of(prompts[SEED], labels)
     about = search or metrics or _record(directory / "run.json")
     certified, certified_on = _certified(directory / "calibration.json")
     titles = (about.get(key) for key in ("task", "model"))
@@ -171,7 +173,9 @@ def read_run(directory: Path, rows: Mapping[str, SavedRows] | None = None) -> Ru
 
 def _record(path: Path) -> dict[str, Any]:
     """Return the record in a file of the run; empty for a missing file."""
-    return read_run_record(path, remedy=_REMEDY) if path.exists() else {}
+    if path.exists():
+        return read_run_record(path, remedy=_REMEDY)
+    return {}
 
 
 def _labels(directory: Path, search: Record, metrics: Record) -> LabelSet | list[str]:
@@ -191,7 +195,9 @@ def _labels(directory: Path, search: Record, metrics: Record) -> LabelSet | list
             f"{path}: expected the settings of a run ({error!r:.200}): restore the file or run it again."
         ) from error
     per_label = metrics.get("per_label")
-    return list(per_label) if isinstance(per_label, dict) else []
+    if isinstance(per_label, dict):
+        return list(per_label)
+    return []
 
 
 def _search(path: Path, record: Mapping[str, Any], seed: PromptRows | None) -> SearchResults:
@@ -274,7 +280,9 @@ def _certified(path: Path) -> tuple[CertifiedPoint | None, str]:
     found = record.get("certified")
     rows = record.get("rows")
     source = record.get("source")
-    about = f"{counted(rows, 'row')} of {source}" if isinstance(rows, int) and isinstance(source, str) else ""
+    about = ""
+    if isinstance(rows, int) and isinstance(source, str):
+        about = f"{counted(rows, 'row')} of {source}"
     if found is None:
         return None, about
     try:

@@ -444,7 +444,9 @@ class BanditRouter(TallyRouter[_BanditTally]):
                 "embeddings or a smaller dim."
             )
         direction = unit_vector(vector)
-        return None if direction is None else np.append(_PART * direction, _PART)
+        if direction is None:
+            return None
+        return np.append(_PART * direction, _PART)
 
     def _reward(self, observation: Observation) -> float | None:
         if not observation.success:
@@ -462,7 +464,9 @@ class BanditRouter(TallyRouter[_BanditTally]):
                 return self._declared[observation.provider]
             cost = average.mean
         highest = max(tally.cost.mean for tally in self._tallies.values())
-        return min(cost / highest, 1.0) if highest > 0.0 else 0.0
+        if highest > 0.0:
+            return min(cost / highest, 1.0)
+        return 0.0
 
     def _declared_shares(self, costs: Mapping[str, float] | None) -> dict[str, float]:
         known = check_costs(costs, self._providers)

@@ -312,5 +312,7 @@ class TaskRouter(TallyRouter[ProviderTally]):
     def order(self, request: RoutingRequest | None = None) -> list[str]:
         """Return all providers, the task's at the front."""
         task = None if request is None else request.task
-        first = None if task is None else self._tasks.get(task)
+        first = None
+        if task is not None:
+            first = self._tasks.get(task)
         return sorted(self._providers, key=lambda name: name != first)  # stable

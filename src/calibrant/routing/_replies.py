@@ -11,6 +11,7 @@ from typing import Any, Final
 from calibrant.core._completion import Message
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import JsonObject
+from calibrant.core._reported import is_number
 from calibrant.logprobs._fields import as_response_format, enum_schema
 
 # From easy to hard.
@@ -128,14 +129,16 @@ def read_judgement(text: str) -> float | None:
             score = _lone_grade(score)
     else:
         score = _lone_grade(body)
-    if not isinstance(score, int | float) or isinstance(score, bool) or not 0.0 <= score <= _BEST_GRADE:
+    if not is_number(score) or not 0.0 <= score <= _BEST_GRADE:
         return None
     return score / _BEST_GRADE
 
 
 def _lone_grade(text: str) -> float | None:
     match = _LONE_GRADE.fullmatch(text)
-    return None if match is None else float(match[1])
+    if match is None:
+        return None
+    return float(match[1])
 
 
 def triage_messages(text: str, tiers: Iterable[str]) -> tuple[Message, ...]:
@@ -186,7 +189,9 @@ def read_tier(text: str) -> str | None:
     if alone is not None:
         return alone[1].lower()
     quoted = {match[2].lower() for match in _QUOTED_TIER.finditer(body)}
-    return quoted.pop() if len(quoted) == 1 else None
+    if len(quoted) == 1:
+        return quoted.pop()
+    return None
 
 
 def sorted_tiers(tiers: Iterable[str]) -> list[str]:

@@ -383,7 +383,9 @@ class RoutingSettings(Section):
     def state_place(self) -> str | None:
         """File or URL of the strategy's state; None if the section names none."""
         own = {"thompson": self.thompson_state_path, "bandit": self.bandit_state_path}
-        return own.get(self.strategy) if self.state is None else self.state
+        if self.state is None:
+            return own.get(self.strategy)
+        return self.state
 
     @property
     def embedder(self) -> str | None:
@@ -392,7 +394,9 @@ class RoutingSettings(Section):
             return self.bandit.embedding_provider or self.embedding_provider
         if self.coherence.enabled:
             return self.coherence.embedding_provider or self.embedding_provider
-        return self.embedding_provider if self.quality_gate > 0 and len(self.providers) > 1 else None
+        if self.quality_gate > 0 and len(self.providers) > 1:
+            return self.embedding_provider
+        return None
 
     def beside(self, folder: Path) -> Self:
         """Return the settings with relative state files placed in `folder`; URLs stay."""
@@ -401,7 +405,9 @@ class RoutingSettings(Section):
 
 
 def _placed(place: str | None, folder: Path) -> str | None:
-    return place if place is None or "://" in place else str(folder / Path(place).expanduser())
+    if place is None or "://" in place:
+        return place
+    return str(folder / Path(place).expanduser())
 
 
 def _problems(settings: RoutingSettings) -> Iterator[_Problem]:

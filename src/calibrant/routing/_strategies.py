@@ -475,7 +475,9 @@ class CascadeRouter(TallyRouter[_QualityTally]):
 
     def _values(self, provider: str) -> dict[str, float]:
         tally = self._tallies[provider]
-        mean = {"mean_quality": tally.quality / tally.judged} if tally.judged else {}
+        mean = {}
+        if tally.judged:
+            mean = {"mean_quality": tally.quality / tally.judged}
         return {"judged": tally.judged} | mean
 
 
@@ -491,7 +493,9 @@ def _cheapest_first(
 
 
 def _optional(name: str, value: object, *, low: int) -> int | None:
-    return None if value is None else check_count(name, value, low=low)
+    if value is None:
+        return None
+    return check_count(name, value, low=low)
 
 
 @dataclass
@@ -636,4 +640,6 @@ class TriageRouter(TallyRouter[_TierTally]):
     def _shortage(self, provider: str, tokens: int | None) -> float:
         """Return 0 if a request fits the context window, else a number that falls as the window grows."""
         window = self._windows.get(provider)
-        return 0.0 if tokens is None or window is None or tokens <= _FILL * window else 1.0 / window
+        if tokens is None or window is None or tokens <= _FILL * window:
+            return 0.0
+        return 1.0 / window

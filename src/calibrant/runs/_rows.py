@@ -170,7 +170,9 @@ def origin_record(example: Example) -> dict[str, str]:
 
 
 def _part(part: Part, answer: str | None) -> JsonObject:
-    truth = None if answer is None else part_of(answer, part.name)
+    truth = None
+    if answer is not None:
+        truth = part_of(answer, part.name)
     return {
         "name": part.name,
         "label": part.label,
@@ -194,7 +196,9 @@ def row_line(index: int, example: Example, prediction: Prediction) -> bytes:
 def record_line(record: Record, *, default: Callable[[Any], Any] | None = None) -> bytes:
     """Return a record as one line of the file; `default` converts values that JSON lacks."""
     try:
-        encode = _ENCODE if default is None else json.JSONEncoder(ensure_ascii=False, default=default).encode
+        encode = _ENCODE
+        if default is not None:
+            encode = json.JSONEncoder(ensure_ascii=False, default=default).encode
         return encode(record).encode() + b"\n"
     except UnicodeEncodeError:  # half of a surrogate pair, which only the escaped form can hold
         return json.dumps(record, default=default).encode() + b"\n"
@@ -338,7 +342,9 @@ def sketch_of(values: Record) -> HalfArray | None:
         found = decode_half_floats(values["sketch"])
     except (KeyError, TypeError, ValueError):
         return None
-    return found if len(found) and np.isfinite(found).all() else None
+    if len(found) and np.isfinite(found).all():
+        return found
+    return None
 
 
 def has_low_label_mass(values: Record) -> bool:
@@ -742,7 +748,9 @@ class SavedRows:
         DataError
             The file has changed, and a row is invalid now.
         """
-        wanted = None if places is None else frozenset(self._line[list(places)].tolist())
+        wanted = None
+        if places is not None:
+            wanted = frozenset(self._line[list(places)].tolist())
         for row in self._source.read(wanted):
             checked = _checked(row)
             if checked.prompt == self.prompt:
@@ -896,7 +904,9 @@ def _number(values: Record, name: str, expected: str, *, least: float, most: flo
 def _confidence(values: Record) -> float:
     expected = "a probability in [0, 1]"
     number = _number(values, "confidence", expected, least=-_ROUNDING, most=1.0 + _ROUNDING)
-    return number if math.isnan(number) else min(max(number, 0.0), 1.0)
+    if math.isnan(number):
+        return number
+    return min(max(number, 0.0), 1.0)
 
 
 def _amount(values: Record, name: str) -> float:
@@ -917,4 +927,6 @@ def _correct(values: Record) -> int:
         return found
     if not {"label", "answer"} <= values.keys():
         raise ValueError(f"expected correct, or label and answer, got only {', '.join(values)!r:.80}")
-    return UNKNOWN if values["answer"] in (None, "") else int(values["label"] == values["answer"])
+    if values["answer"] in (None, ""):
+        return UNKNOWN
+    return int(values["label"] == values["answer"])

@@ -116,7 +116,9 @@ class Shards:
             The file cannot be written.
         """
         path = self._path(number)
-        rows = self._lines(path) if path.exists() else {}
+        rows = {}
+        if path.exists():
+            rows = self._lines(path)
         rows |= {int(json.loads(line)["index"]): line for line in lines.splitlines(keepends=True)}
         try:
             self._folder.mkdir(exist_ok=True)

@@ -276,7 +276,9 @@ def _new_app(
     stopping = prepare_app(app, routes=routes, form=_error_form)
     service = _Service(name, tuned, classifier, settings, on_predictions, stopping)
     app.add_middleware(_Watch, service=service)
-    keyed = [Security(service.check_key)] if settings.api_keys else []
+    keyed = []
+    if settings.api_keys:
+        keyed = [Security(service.check_key)]
     if tuned is not None:
         app.post(
             _CLASSIFY,
@@ -286,7 +288,9 @@ def _new_app(
             dependencies=keyed,
         )(service.classify)
     _add_wires(app, service, settings.most_texts, keyed)
-    no_key: _Responses = {401: _RESPONSES[401]} if keyed else {}
+    no_key: _Responses = {}
+    if keyed:
+        no_key = {401: _RESPONSES[401]}
     app.get(_MODELS, summary="The name of the service's model", responses=no_key, dependencies=keyed)(
         service.models
     )
@@ -325,7 +329,9 @@ def _described_body(schema: JsonObject) -> JsonObject:
 def _error_form(scope: Scope, error: AnyHTTPException) -> tuple[int, JsonObject]:
     """Return status and body of an error, in the form of the request's wire if it has one."""
     wire = wire_at(scope)
-    return plain_error(scope, error) if wire is None else wire.error(error)
+    if wire is None:
+        return plain_error(scope, error)
+    return wire.error(error)
 
 
 class _Service:

@@ -160,7 +160,9 @@ def _listing_prompt(question: Question) -> str:
     instructions = _instructions(question)
     lines = []
     for option, description in zip(question.options, question.descriptions, strict=True):
-        shown = option if option.isprintable() else json.dumps(option, ensure_ascii=False)
+        shown = option
+        if not option.isprintable():
+            shown = json.dumps(option, ensure_ascii=False)
         lines.append(f"- {shown}: {description}" if description else f"- {shown}")
     if sum(map(len, lines)) > _MOST_LISTED:
         return instructions  # the model scores every option all the same

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import math
 import os
 from collections import Counter
@@ -21,10 +19,18 @@ from calibrant.calibration._asked import Metric
 from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_run_record, remove_leftovers, write_atomically
 from calibrant.core._prediction import Outcome
-from calibrant.core._reported import writable
+from calibrant.core._reported import is_number, writable
 from calibrant.core._rows import ENDINGS, Example, read_examples, read_rows, row_id_of
 from calibrant.core._task import Task
-from calibrant.evaluation._asked import DECIDED, NO_LABEL, AnswerFile, AskedRows, RowsPromise, whole
+from calibrant.evaluation._asked import (
+    DECIDED,
+    NO_LABEL,
+    AnswerFile,
+    AskedRows,
+    RowsPromise,
+    csv_line,
+    whole,
+)
 from calibrant.heads._tuned import rule_of, thresholds_of
 from calibrant.heads._words import Words
 from calibrant.reports._analysis import PromptRows, confusion, mistakes
@@ -244,7 +250,8 @@ class Review:
     @cached_property
     def _flags(self) -> list[int]:
         _ = self.texts  # so that no decision reads the file again
-        found, ids = [], []
+        found = []
+        ids = []
         for row in self.rows.rows():
             flags = 0
             if row.values.get("accepted") is False or row.outcome not in (Outcome.OK, Outcome.ERROR):
@@ -328,7 +335,9 @@ class Review:
         given = row.values.get("probabilities")
         if not isinstance(given, Mapping):
             has_one = row.label is not None and not math.isnan(row.confidence)
-            given = {row.label: row.confidence} if has_one else {}
+            given = {}
+            if has_one:
+                given = {row.label: row.confidence}
         shares = [(label, _finite(p)) for label, p in given.items()]
         shares.sort(key=lambda one: -(one[1] or 0.0))
         steps = row.values.get("steps")
@@ -433,19 +442,17 @@ class Review:
     def write(self) -> None:
         """Write the files of `asked`, and ``reviewed.csv``: rows with final label, and true one where it is known."""
         answers = self.answers()
-        text = io.StringIO()
         if self._promise is not None:
             self._write_promise(self._promise.found(answers))
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("index", "id", "input", "label", "answer"))
+        lines = [csv_line(("index", "id", "input", "label", "answer"))]
         for place, row in enumerate(self.rows.rows()):
             given = answers.get(place) or self.rows.answers[place] or ""
             true = "" if given == NO_LABEL else given
             label = true if answers.get(place) else self.rows.labels[place]
             index = int(self.rows.index[place])
             row_id = row.values.get("id")
-            writer.writerow([index, row_id, self.texts[place], label, true])
-        write_atomically(self.out / REVIEWED, text.getvalue())
+            lines.append(csv_line((index, row_id, self.texts[place], label, true)))
+        write_atomically(self.out / REVIEWED, "".join(lines))
 
 
 def _step(step: Mapping[str, Any]) -> dict[str, Any]:
@@ -455,5 +462,6 @@ def _step(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finite(value: Any) -> float | None:  # noqa: ANN401 (a JSON value)
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    return round(float(value), 6) if is_number else None
+    if is_number(value):
+        return round(float(value), 6)
+    return None

@@ -73,7 +73,9 @@ class _Door:
         if changes and kind.strip() != "application/json":
             return 415, "Expected a body of the type application/json, got another one."
         is_exchange = request.url.path == "/" and "token" in request.query_params
-        return None if is_exchange or self.knows(request) else (403, _LOCKED)
+        if is_exchange or self.knows(request):
+            return None
+        return 403, _LOCKED
 
     def knows(self, request: Request) -> bool:
         """Return True if a request has the cookie."""
@@ -150,7 +152,9 @@ def create_review_app(review: Review, *, token: str) -> FastAPI:
 
     @app.get("/")
     async def show(request: Request) -> Response:
-        return door.opened(request) if "token" in request.query_params else HTMLResponse(page)
+        if "token" in request.query_params:
+            return door.opened(request)
+        return HTMLResponse(page)
 
     for read in (api.rows, api.details, api.text, api.search, api.nearest, api.mislabelled, api.promise):
         app.get(f"/api/{read.__name__}")(read)

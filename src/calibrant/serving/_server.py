@@ -111,7 +111,8 @@ def uvicorn_server(app: FastAPI, *, finish_seconds: int = _SECONDS_TO_FINISH) ->
 async def run_server(server: uvicorn.Server, listening: socket.socket) -> None:
     """Run a server on a socket until it should exit."""
     await server.serve(sockets=[listening])
-    if given_up := list(server.server_state.tasks):  # they are cancelled, and have to tell their clients
+    given_up = list(server.server_state.tasks)
+    if given_up:  # they are cancelled, and have to tell their clients
         await asyncio.wait(given_up, timeout=_SECONDS_TO_REFUSE)
 
 

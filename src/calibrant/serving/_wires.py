@@ -338,7 +338,9 @@ class _Asked(_Body):
 
     def asked_text(self) -> str:
         """Return the text of the instructions."""
-        return self.instructions if isinstance(self.instructions, str) else _joined(self.instructions)
+        if isinstance(self.instructions, str):
+            return self.instructions
+        return _joined(self.instructions)
 
 
 class _Predicate(_Asked):
@@ -540,7 +542,9 @@ def _place(record: Any, problem: Mapping[str, Any]) -> tuple[str | int, ...]:  #
         if is_there:
             record = record[step]
             place += (step,)
-    return (*place, problem["loc"][-1]) if problem["type"] == "missing" else place
+    if problem["type"] == "missing":
+        return (*place, problem["loc"][-1])
+    return place
 
 
 def _wire_of(record: Any) -> Wire | None:  # noqa: ANN401 (any JSON value)

@@ -29,7 +29,7 @@ from calibrant.core._predictor import Limits, OnPrediction, Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DEFAULT_MODEL, ModelSettings
 from calibrant.core._task import Task
-from calibrant.evaluation._cache import open_cache
+from calibrant.evaluation._evaluator import open_cache
 from calibrant.evaluation._figures import measurements_of
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Measurements, Tuned, thresholds_of
@@ -204,7 +204,8 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if self.search:
                 prompt, answers = better_prompt(limited, task, rows, budget, seed=seed)
                 task, classifier = replace(task, prompt=prompt), classifier.with_prompt(prompt)
-                limited, calls = limited.with_prompt(prompt), len(answers) * budget.calls_per_row
+                limited = limited.with_prompt(prompt)
+                calls = len(answers) * budget.calls_per_row
                 limited.use_journal(answers)
             if self.head == "auto":
                 # In the process a row is one call, checks aside.
@@ -358,7 +359,9 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{path}: expected a class for each of the labels {list(tuned.labels)[:SHOWN]} "
                 f"({len(tuned.labels)} in all), got {names!r:.80}: correct labels."
             )
-        base = {} if task.model.api_base is None else {"api_base": task.model.api_base}
+        base = {}
+        if task.model.api_base is not None:
+            base = {"api_base": task.model.api_base}
         found = cls(
             task.model.name if model is None else model,
             labels=names,
@@ -367,7 +370,8 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             scoring=task.model.scoring,
             options={**task.model.options, **base, **(options or {})} or None,
         )
-        found.tuned_, found.n_calls_ = tuned, 0
+        found.tuned_ = tuned
+        found.n_calls_ = 0
         found._set_classes(np.unique(np.array(list(names))), names, tuned.labels)
         return found
 
@@ -431,13 +435,17 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if prompt is None:
             parts = PromptParts(instruction=_INSTRUCTION, form=True)
             prompt = PromptFormat(labels, field=self.field).render(parts)
-        model = self.model if isinstance(self.model, str) else DEFAULT_MODEL
+        model = DEFAULT_MODEL
+        if isinstance(self.model, str):
+            model = self.model
         base = options.pop("api_base", None)
         settings = ModelSettings(name=model, api_base=base, scoring=self.scoring, options=options)
         return Task(name="scikit-learn", labels=labels, prompt=prompt, field=self.field, model=settings)
 
     def _open(self, task: Task) -> Classifier:
-        client = None if isinstance(self.model, str) else open_client(self.model)
+        client = None
+        if not isinstance(self.model, str):
+            client = open_client(self.model)
         return Classifier.from_task(task, client=client)
 
     def _predictor(self) -> BasePredictor:
@@ -447,7 +455,9 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         withheld = {name for names in self.tuned_.tasks[0].left_out.values() for name in names}
         given = self.options or {}
         options = {name: given[name] for name in given if name in withheld or may_be_withheld(name)}
-        model = None if self.model == self.tuned_.task.model.name else self.model
+        model = None
+        if self.model != self.tuned_.task.model.name:
+            model = self.model
         self._opened = os.getpid(), open_tuned(self.tuned_, model=model, options=options)
         return self._opened[1]
 
@@ -497,7 +507,9 @@ class Budget:
         return cls(calls=calls, calls_per_row=each, rows=rows, search=affordable - rows - rows // _TESTED)
 
     def left(self, calls: int) -> int | None:
-        return None if self.calls is None else max(1, self.calls - calls)
+        if self.calls is None:
+            return None
+        return max(1, self.calls - calls)
 
 
 def better_prompt(
@@ -603,7 +615,8 @@ class Learned:
             meter=asking.meter,
         )
         answer_texts(asking, texts, lambda _, prediction: found.append(prediction))
-        rows, texts = rows[: len(found)], texts[: len(found)]
+        rows = rows[: len(found)]
+        texts = texts[: len(found)]
         head = head_of(
             found,
             [row.answer for row in rows],
@@ -672,7 +685,8 @@ def read_classes(
         names = dict(labels)
     else:
         names = {value: str(value) for value in np.asarray(labels).tolist()}
-    if unknown := [value for value in seen.tolist() if value not in names]:
+    unknown = [value for value in seen.tolist() if value not in names]
+    if unknown:
         raise ConfigurationError(
             f"Expected classes among labels, {list(names)[:SHOWN]} ({len(names)} in all), got {unknown[0]!r:.80}: add "
             "it, or correct y."

@@ -235,7 +235,8 @@ class PredictionCache(WriteBehind):
         """Write all pending predictions; after a failure they are pending again."""
         with self._write_lock:
             with self._lock:
-                self._writing, self._pending = self._pending, {}
+                self._writing = self._pending
+                self._pending = {}
             rows = list(self._writing.items())
             done = 0
             try:
@@ -265,9 +266,12 @@ class PredictionCache(WriteBehind):
         passes the cap, so several processes exceed it by a twentieth each at most.
         """
         self._written_bytes += size
-        total = None if self._counted_bytes is None else self._counted_bytes + self._written_bytes
+        total = None
+        if self._counted_bytes is not None:
+            total = self._counted_bytes + self._written_bytes
         if total is None or total > max_bytes or self._written_bytes >= max_bytes * _STEP:
-            self._counted_bytes, self._written_bytes = self._table.evict(max_bytes), 0
+            self._counted_bytes = self._table.evict(max_bytes)
+            self._written_bytes = 0
 
     def _encoded_record(self, key: str, prediction: Prediction) -> tuple[str, str] | None:
         try:
@@ -301,7 +305,9 @@ class PredictionCache(WriteBehind):
 
     def _unsaved(self, error: Exception | None) -> str:
         count = len(self._pending) + self._dropped
-        reason = "see the warnings logged before" if error is None else self._place.reason(error)
+        reason = "see the warnings logged before"
+        if error is not None:
+            reason = self._place.reason(error)
         they = "it" if count == 1 else "they"
         return (
             f"{self.location}: {counted(count, 'prediction')} could not be saved ({reason}): {they} will be asked "

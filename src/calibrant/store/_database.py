@@ -153,10 +153,14 @@ class Location:
     def file_identity(self) -> tuple[int, int] | None:
         """Return device and inode of the file, which change when it is replaced; None without a file."""
         try:
-            status = self.path.stat() if self.path is not None else None
+            status = None
+            if self.path is not None:
+                status = self.path.stat()
         except (FileNotFoundError, NotADirectoryError):
             status = None
-        return None if status is None else (status.st_dev, status.st_ino)
+        if status is None:
+            return None
+        return status.st_dev, status.st_ino
 
     def damaged(self, reason: str, *, holds: str) -> str:
         """Return the error for a file that is not a database, with a remedy."""
@@ -185,7 +189,8 @@ _GATE = _ForkGate()
 @contextlib.contextmanager
 def in_use() -> Iterator[None]:
     """Delay forks of other threads until the block ends."""
-    gate, thread = _GATE, threading.get_ident()
+    gate = _GATE
+    thread = threading.get_ident()
     with gate.condition:
         while gate.forking and thread not in gate.users:
             gate.condition.wait()
@@ -295,7 +300,8 @@ class Database:
             yield connection
 
     def _connect(self) -> sa.Engine:
-        url, options = self._location.url, {}
+        url = self._location.url
+        options = {}
         if self._location.path is not None:
             options["timeout"] = self._busy_timeout
         elif self._location.is_postgresql and "connect_timeout" not in url.query:

@@ -169,7 +169,9 @@ class RouterState(Database):
     def _where(self, strategy: str | None = None) -> list[sa.ColumnElement[bool]]:
         """Return the SQL conditions for a strategy's record, or for all records of the scope."""
         whole = [_STATE.c.scope == self._scope]
-        return whole if strategy is None else [*whole, _STATE.c.strategy == strategy]
+        if strategy is None:
+            return whole
+        return [*whole, _STATE.c.strategy == strategy]
 
     def _parsed(self, text: str | bytes | None, strategy: str) -> dict[str, Any] | None:
         """Return the record in a stored text; None where nothing is stored."""
@@ -179,7 +181,8 @@ class RouterState(Database):
             record = json.loads(text)
             reason = f"expected an object, got {type(record).__name__}"
         except (ValueError, RecursionError) as error:
-            record, reason = None, str(error)
+            record = None
+            reason = str(error)
         if not isinstance(record, dict):
             raise StateError(
                 f"{self.location}: the record of the strategy {strategy} (scope {self._scope}) is damaged ({reason}): "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         Tuned,
     )
     from calibrant.tuned._distilled import Distilled, distill
-    from calibrant.tuned._labeller import BatchLabeller
+    from calibrant.tuned._folder import BatchLabeller
     from calibrant.tuned._sources import load
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -266,7 +266,9 @@ def _figures(own: SavedRows, rows: Sequence[_ModelRow], model: SavedRows) -> Jso
 
 
 def _share(right: BoolArray) -> Interval | None:
-    return wilson_interval(int(right.sum()), len(right)) if len(right) else None
+    if len(right):
+        return wilson_interval(int(right.sum()), len(right))
+    return None
 
 
 def _task_of(place: Path, saved: SavedRows) -> Task:
@@ -288,10 +290,14 @@ def _task_of(place: Path, saved: SavedRows) -> Task:
 def _model_rows(saved: SavedRows, labels: LabelSet) -> Iterator[_ModelRow]:
     for row in saved.rows():
         text = row.input or ""
-        label = None if row.label is None else labels.canonical(row.label)
+        label = None
+        if row.label is not None:
+            label = labels.canonical(row.label)
         if row.outcome is Outcome.ERROR or not text.strip() or label is None:
             continue
-        truth = None if row.answer is None else labels.canonical(row.answer)
+        truth = None
+        if row.answer is not None:
+            truth = labels.canonical(row.answer)
         yield _ModelRow(saved=row, text=text, label=label, truth=truth)
 
 
@@ -329,7 +335,9 @@ def _distribution(row: SavedRow, label: str, labels: LabelSet) -> FloatArray:
             shares: FloatArray = found / found.sum()
             return shares
     even = 1.0 / len(labels)
-    sure = 1.0 if np.isnan(row.confidence) else max(row.confidence, even)
+    sure = 1.0
+    if not np.isnan(row.confidence):
+        sure = max(row.confidence, even)
     spread = np.full(len(labels), (1.0 - sure) / (len(labels) - 1))
     spread[labels.labels.index(label)] = sure
     return spread

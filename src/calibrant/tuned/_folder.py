@@ -10,7 +10,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -22,12 +22,20 @@ from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._files import decoding_problem, without_doubles
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._frames import ANSWER_COLUMNS, answer_of, free_name, texts_of
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import JsonObject, Record
 from calibrant.core._settings import Section
 from calibrant.core._task import RecordedTask, Task
 from calibrant.heads._head import Head
-from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Tuned, thresholds_of
+from calibrant.heads._tuned import (
+    Figure,
+    Measurements,
+    OpenedPredictor,
+    PredictionHistory,
+    Tuned,
+    thresholds_of,
+)
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._models import STUDENT
 from calibrant.logprobs._fields import enum_schema
@@ -250,12 +258,14 @@ def _check_file_names(path: Path, listed: set[str]) -> None:
     place = path / MANIFEST
     required = _REQUIRED.split()
     optional = [*_OPTIONAL.split(), *_STUDENT_FILES]
-    if unknown := listed.difference(required, optional):
+    unknown = listed.difference(required, optional)
+    if unknown:
         known = ", ".join(sorted([*required, *optional]))
         raise damaged_file(
             place, f"expected only files that bundles have ({known}), got {min(unknown)!r:.80}"
         )
-    if unlisted := set(required) - listed:
+    unlisted = set(required) - listed
+    if unlisted:
         raise damaged_file(place, f"expected {min(unlisted)} among the files, got none")
     try:
         present = {entry.name for entry in path.iterdir()} - {MANIFEST}
@@ -263,11 +273,13 @@ def _check_file_names(path: Path, listed: set[str]) -> None:
         raise StateError(
             f"{path}: cannot be read ({error.strerror or error}): allow it to be read."
         ) from error
-    if extra := present - listed:
+    extra = present - listed
+    if extra:
         raise StateError(
             f"{path}: expected only what {MANIFEST} lists, got {min(extra)!r:.80} too: remove it."
         )
-    if missing := listed - present:
+    missing = listed - present
+    if missing:
         raise damaged_file(path, f"expected {min(missing)}, which {MANIFEST} lists, got none")
 
 
@@ -528,7 +540,9 @@ class _FolderReader:
 
     def _load_part(self, name: str, load: Callable[..., _Part], fingerprint: Fingerprint) -> _Part | None:
         """Return the correction, head or calibrator in a file; None if the bundle has no such file."""
-        return load(self._folder / name, fingerprint=fingerprint) if name in self._content else None
+        if name in self._content:
+            return load(self._folder / name, fingerprint=fingerprint)
+        return None
 
     def _students(self, tasks: Sequence[RecordedTask]) -> dict[str, Head]:
         """Return the students by name; those of bundles without their files are in their own folders."""
@@ -554,7 +568,9 @@ class _FolderReader:
             )
         suggested = thresholds["suggested"]
         certified = thresholds["certified"]
-        values = [] if suggested is None else [suggested["high"], suggested["low"]]
+        values = []
+        if suggested is not None:
+            values = [suggested["high"], suggested["low"]]
         values += [] if certified is None else [certified["threshold"]]
         if any(isinstance(value, bool) or not 0.0 <= value <= 1.0 for value in values):
             raise self._damage("thresholds.json", f"expected thresholds in [0, 1], got {values}")
@@ -574,3 +590,85 @@ class _FolderReader:
 
     def _damage(self, name: str, why: str) -> StateError:
         return damaged_file(self._folder / name, why)
+
+
+@dataclass(kw_only=True)
+class BatchLabeller:
+    """Function for ``map`` of a Hugging Face dataset: from a batch of rows to their labels and decisions.
+
+    It pickles without its model, so ``num_proc`` works: each process opens the bundle at its first batch. A dataset
+    keeps what it mapped, and maps again when the bundle has changed.
+
+    Parameters
+    ----------
+    bundle : str or Path
+        Folder that `calibrant export` wrote.
+    text : str
+        Name of the column of texts. Rows without a text are not asked about, and their answers are None.
+    options : mapping of str to Any, optional
+        What was left out of the bundle, such as a key; see `Tuned.open`.
+
+    Raises
+    ------
+    StateError
+        There is no bundle, or it is damaged.
+
+    Examples
+    --------
+    >>> from calibrant.tuned import BatchLabeller
+    >>> def labelled(dataset, bundle):
+    ...     return dataset.map(BatchLabeller(bundle=bundle, text="review"), batched=True, batch_size=256)
+    """
+
+    bundle: str | Path
+    text: str
+    options: Mapping[str, Any] | None = None
+    _digest: str = field(init=False, repr=False)
+    _opened: tuple[Tuned, OpenedPredictor] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._digest = bundle_digest(self.bundle)
+
+    def __call__(self, batch: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+        """Return the columns label, confidence, decision, outcome, provider and cost of a batch.
+
+        The confidence is calibrated where the bundle has a calibrator. A name that the batch has already gets the
+        prefix ``calibrant_``.
+
+        Raises
+        ------
+        ConfigurationError
+            The batch has no column of this name, or it is one row (``map`` needs ``batched=True``).
+        DataError
+            A row holds something else than a text.
+        """
+        if self.text not in batch:
+            raise ConfigurationError(
+                f"Expected a column {self.text!r}, got {', '.join(map(repr, batch))}: name the column of the texts."
+            )
+        cells = batch[self.text]
+        if isinstance(cells, str):
+            raise ConfigurationError("Expected a batch of rows, got one row: call map with batched=True.")
+        texts = texts_of(cells, what=self.text, with_blanks=True)
+        asked = [place for place, text in enumerate(texts) if text.strip()]
+        tuned, predictor = self._open()
+        predictions = predictor.classify_many([texts[place] for place in asked])
+        answers: list[JsonObject] = [dict.fromkeys(ANSWER_COLUMNS) for _ in texts]
+        decided = zip(asked, predictions, tuned.decide_many(predictions), strict=True)
+        for place, prediction, decision in decided:
+            answers[place].update(zip(ANSWER_COLUMNS, answer_of(prediction), strict=True))
+            answers[place]["confidence"] = decision.final_confidence
+            answers[place]["decision"] = decision.name
+        columns = {}
+        for name in ANSWER_COLUMNS:
+            columns[free_name(name, list(batch))] = [answer[name] for answer in answers]
+        return columns
+
+    def __getstate__(self) -> JsonObject:
+        return {**vars(self), "_opened": None}
+
+    def _open(self) -> tuple[Tuned, OpenedPredictor]:
+        if self._opened is None:
+            tuned = Tuned.load(self.bundle)
+            self._opened = tuned, tuned.open(options=self.options)
+        return self._opened

@@ -112,7 +112,8 @@ class _RunReader:
             )
         self._path = path
         self._search = _record(path / RESULT)
-        if (why := unfinished(path)) is not None:
+        why = unfinished(path)
+        if why is not None:
             raise StateError(f"{path} {why}: run the command that wrote it again to finish it first.")
         fingerprint = read_fingerprint(path)
         if fingerprint is None:
@@ -207,7 +208,8 @@ class _RunReader:
             if has_one_prompt:
                 template = description["user_template"]
                 task = replace(task, prompt=description["prompt"], user_template=template)
-            if (values := description.get("demonstrations")) is not None:
+            values = description.get("demonstrations")
+            if values is not None:
                 own = {name: values[name] for name in DemonstrationSettings.model_fields}
                 shown = DemonstrationSettings.of(own)
         task = replace(task, demonstrations=shown)
@@ -241,7 +243,9 @@ class _RunReader:
                 f"{self._path}: expected the settings of this run, got others, which differ in {'; '.join(differs)}: "
                 "hand in the task file that was run (--task), and --model where another model was asked."
             )
-        calibrated = None if self._calibration is None else self._calibration.get("fingerprint")
+        calibrated = None
+        if self._calibration is not None:
+            calibrated = self._calibration.get("fingerprint")
         if self._calibration is not None and calibrated != self._fingerprint.to_record():
             raise StateError(
                 f"{self._path}: expected a calibration of this run's predictions, got calibration.json of others: "
@@ -253,7 +257,9 @@ class _RunReader:
 
     def _check_prompt(self, task: Task) -> None:
         """Raise StateError if the fingerprint is that of another prompt."""
-        rows = None if task.demonstrations is None else _text(self._path / DEMONSTRATIONS)
+        rows = None
+        if task.demonstrations is not None:
+            rows = _text(self._path / DEMONSTRATIONS)
         known = self._fingerprint
         found = fingerprint_of(task, self._description, rows=rows, model=known.model, space=known.space)
         if found != known:
@@ -304,7 +310,9 @@ class _RunReader:
 def _searched(task: Task, best: Record) -> tuple[Task, DemonstrationSettings | None]:
     """Return the task with the best prompt of a search, and the settings of its demonstrations."""
     text = best.get("demonstrations", "")
-    shown = DemonstrationSettings.from_text(text) if text.strip() else None
+    shown = None
+    if text.strip():
+        shown = DemonstrationSettings.from_text(text)
     task = replace(task, prompt=best["system_prompt"], user_template=best.get("user_template"))
     return task, shown
 
@@ -325,7 +333,9 @@ def _differences(recorded: RecordedTask, description: Record) -> list[str]:
 
 def _record(path: Path) -> JsonObject | None:
     """Return the JSON object in a file; None for a missing file."""
-    return read_run_record(path, remedy="run it again") if path.exists() else None
+    if path.exists():
+        return read_run_record(path, remedy="run it again")
+    return None
 
 
 def _description(path: Path, manifest: Record | None) -> JsonObject:
@@ -358,7 +368,9 @@ def _common_prompt(record: Record) -> str:
     prompts = {
         common if model["prompt"] is None else str(model["prompt"]) for model in record["cascade"]["models"]
     }
-    return prompts.pop() if len(prompts) == 1 else ""
+    if len(prompts) == 1:
+        return prompts.pop()
+    return ""
 
 
 def _text(path: Path) -> str:
@@ -390,7 +402,9 @@ def open_tuned(
             return open_tuned(replace(tuned, students={}), model=model, options=options, **others)
     given = _by_model(tuned, options) if options else {}
     has_left_out = any(own.left_out for own in tuned.tasks)
-    missing = _missing_options(tuned, given) if model is None and has_left_out else {}
+    missing = {}
+    if model is None and has_left_out:
+        missing = _missing_options(tuned, given)
     tasks = [_task_to_open(own, tuned, given, router_state) for own in tuned.tasks]
     if tuned.plan is None and router_state is not None and "routing" not in tasks[0].sections:
         raise ConfigurationError("Expected router_state only for a bundle with [routing]: leave it out.")
@@ -433,7 +447,8 @@ def _missing_options(tuned: Tuned, given: Mapping[str, Mapping[str, Any]]) -> di
     missing: dict[str, list[str]] = {}
     for task in tuned.tasks:
         for name, left_out in task.left_out.items():
-            if names := [option for option in left_out if option not in given.get(name, {})]:
+            names = [option for option in left_out if option not in given.get(name, {})]
+            if names:
                 missing[name] = names
     if any(set(names) - _FROM_ENVIRONMENT for names in missing.values()):
         raise ConfigurationError(_left_out_message(tuned, missing))

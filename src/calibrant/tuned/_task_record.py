@@ -124,7 +124,9 @@ def read_run_settings(directory: Path) -> RunSettings:
     record = read_record(path, kind=SETTINGS_KIND, version=SETTINGS_VERSION, make=_MAKE)
     values = {key: value for key, value in record.items() if key not in {"kind", "version"}}
     settings = checked_record(RunSettings, values, path, _damage)
-    expected = 1 if settings.plan is None else n_planned(settings.plan)
+    expected = 1
+    if settings.plan is not None:
+        expected = n_planned(settings.plan)
     if len(settings.tasks) != expected:
         raise _damage(path, f"expected {expected} tasks, got {len(settings.tasks)}")
     return settings
@@ -273,7 +275,9 @@ def models_of(task: Task) -> list[ModelSettings | RoutingProviderSettings]:
     """Return every model and provider of a task."""
     cascade = cascade_settings(task)
     routing = routing_settings(task)
-    models: list[Any] = [] if task.sections else [task.model]
+    models: list[Any] = []
+    if not task.sections:
+        models = [task.model]
     if cascade is not None:
         from calibrant.cascade._protocol import ROUTED  # noqa: PLC0415 (few tasks have one)
 

@@ -386,7 +386,9 @@ def _refuse_corrected(answered: Answered) -> None:
         written = field_value(prediction.text, classifier.field)
     except UnparsedError:
         return
-    label = classifier.labels.canonical(written) if isinstance(written, str) else None
+    label = None
+    if isinstance(written, str):
+        label = classifier.labels.canonical(written)
     if label is not None and label != prediction.label:
         raise LogprobsUnavailableError(
             f"Expected the tokens of {prediction.label!r}, got those of {label!r}, which the label-prior correction "

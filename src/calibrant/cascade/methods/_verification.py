@@ -16,7 +16,7 @@ from calibrant.core._errors import ConfigurationError, ContextLengthError, DataE
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import JsonObject, LogprobSpace, Outcome, Prediction, Record, Usage
 from calibrant.core._predictor import Limits, Query
-from calibrant.core._reported import bounded_count, counted, reported_mapping
+from calibrant.core._reported import bounded_count, counted, is_number, reported_mapping
 from calibrant.inference import RetryPolicy
 from calibrant.inference._base import run_sync
 from calibrant.inference._classifier import Classifier
@@ -411,8 +411,12 @@ def _too_long(answers: RowAnswers) -> list[ContextLengthError]:
 def _beginning(context: str) -> str:
     """Return the first half of a text, cut at a nearby space if possible."""
     half = context[: len(context) // 2]
-    words = half.rsplit(None, 1)[0] if half.split() else ""
-    return words if 2 * len(words) > len(half) else half
+    words = ""
+    if half.split():
+        words = half.rsplit(None, 1)[0]
+    if 2 * len(words) > len(half):
+        return words
+    return half
 
 
 class AutoMixEntailment(BaseMethod):
@@ -541,7 +545,8 @@ class AutoMixEntailment(BaseMethod):
             usage = sum(usages, Usage())
             return NoEvidence(reason=str(error), usage=usage, attempts=error.attempts)
         usage = sum(usages, Usage())
-        if fault := _contradiction(reply):
+        fault = _contradiction(reply)
+        if fault:
             reason = f"{_CALLED}: expected {fault} Look at what answers at {service.url}."
             return NoEvidence(reason=reason, usage=usage, attempts=attempts)
         # The service's own advice is ignored: the cascade has the threshold.
@@ -578,7 +583,7 @@ def _usage(reply: Record) -> Usage:
     """Return the usage reported by the service."""
     used = reported_mapping(reply.get("usage"))
     cost = used.get("cost")
-    if isinstance(cost, bool) or not isinstance(cost, int | float) or not 0 <= cost <= _MOST_COST:
+    if not is_number(cost) or not 0 <= cost <= _MOST_COST:
         cost = None
     return Usage(
         prompt_tokens=bounded_count(used.get("prompt_tokens")),

@@ -177,7 +177,9 @@ def count_passes(
     if first_is_strict and float(loss_score(0, 0, n, epsilon)) > limit:
         return 0
     passed = loss_score(worse, better, n, epsilon) <= limit
-    return int(passed.argmin()) if not passed.all() else len(passed)
+    if not passed.all():
+        return int(passed.argmin())
+    return len(passed)
 
 
 def fewest_rows(epsilon: float, delta: float) -> int:

@@ -626,12 +626,16 @@ class CascadePlan:
     def tied_share(self) -> float | None:
         """Share of the answers at `tied_confidence` that is accepted; None if ties are not split."""
         rule = self._first_rule
-        return rule.tied_share if rule is not None and rule.splits else None
+        if rule is not None and rule.splits:
+            return rule.tied_share
+        return None
 
     @property
     def _first_rule(self) -> KeepRule | None:
         is_first = self.policy.members[0] == 0
-        return self.policy.rules[0] if is_first and self.policy.rules else None
+        if is_first and self.policy.rules:
+            return self.policy.rules[0]
+        return None
 
     @property
     def names(self) -> list[str]:
@@ -745,7 +749,8 @@ class CascadePlan:
         for place, (model, fingerprint) in enumerate(zip(self.models, fingerprints, strict=True), 1):
             if fingerprint is None or model.fingerprint is None:
                 continue
-            if changed := fingerprint.differences(model.fingerprint):
+            changed = fingerprint.differences(model.fingerprint)
+            if changed:
                 raise StateError(
                     f"This plan was made for something else: model {place} ({model.name}) differs in "
                     f"{'; '.join(changed)}. Record a run of it and plan again, or use the plan that belongs to it."
@@ -770,7 +775,8 @@ class CascadePlan:
         """
         self.check([classifier.fingerprint() for classifier in classifiers])
         planned = {"threshold", "native_threshold", "meta_verifier", "calibrators", "escalation_order"}
-        if clash := planned.intersection(options):
+        clash = planned.intersection(options)
+        if clash:
             raise ConfigurationError(
                 f"Expected options that the plan leaves open, got {sorted(clash)}: leave them out."
             )
@@ -839,7 +845,9 @@ class CascadePlan:
 def short_names(names: Sequence[str]) -> list[str]:
     """Return the file stems of paths if they are distinct; otherwise the names."""
     short = [Path(name.removesuffix(".jsonl")).name or name for name in names]
-    return short if len(set(short)) == len(short) else list(names)
+    if len(set(short)) == len(short):
+        return short
+    return list(names)
 
 
 def _describe_policy(policy: KeepPolicy, names: Sequence[str]) -> str:
@@ -874,6 +882,8 @@ def calibrated(
     for own, calibrator, predicted in zip(result, calibrators, labels, strict=True):
         sure = np.flatnonzero(~np.isnan(own))
         if calibrator is not None and len(sure):
-            names = None if predicted is None else [predicted[row] for row in sure.tolist()]
+            names = None
+            if predicted is not None:
+                names = [predicted[row] for row in sure.tolist()]
             own[sure] = calibrator.predict(own[sure], predicted=names)
     return result

@@ -510,7 +510,9 @@ def _certificate(
     """Return the certificate of a policy; `tests` is the number of tests that share delta."""
     m, n = rows.correct.shape
     worse, better = rows.losses(policy)
-    p_value = 0.0 if policy.members == (m - 1,) else loss_p_value(worse, better, n, epsilon)
+    p_value = 0.0
+    if policy.members != (m - 1,):
+        p_value = loss_p_value(worse, better, n, epsilon)
     return PlanCertificate(
         holds=method == "sequence" or p_value <= delta / tests,
         epsilon=epsilon,

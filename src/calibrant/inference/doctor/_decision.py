@@ -171,7 +171,8 @@ def _rounding(evidence: DecisionEvidence) -> Judgement:
 
 
 def _order(evidence: DecisionEvidence) -> Judgement:
-    first, turned = evidence.answers[0], evidence.turned
+    first = evidence.answers[0]
+    turned = evidence.turned
     distance = _distance(first.probabilities, turned.probabilities[::-1])
     detail = f"With the options in reverse order, {distance:.0%} of the probability is on other options."
     if _best(first) == len(turned.probabilities) - 1 - _best(turned):

@@ -444,7 +444,9 @@ class Evidence:
     @property
     def exact_scores(self) -> Sequence[ScoredText]:
         """Texts with exact scores; empty if exact scoring fails."""
-        return () if self.scored is None or isinstance(self.scored, FailedCall) else self.scored
+        if self.scored is None or isinstance(self.scored, FailedCall):
+            return ()
+        return self.scored
 
     @cached_property
     def label_mass(self) -> float | None:
@@ -494,7 +496,9 @@ class ExaminationCalls:
         self.answered = 0
         self.first_error: ProviderError | None = None
         # Greedy, whatever the user's own temperature; None says that the model takes none.
-        temperature = {} if options.get("temperature", 0) is None else {"temperature": 0}
+        temperature = {}
+        if options.get("temperature", 0) is not None:
+            temperature = {"temperature": 0}
         self._options = {**options, **temperature}
         self._on_call = on_call
 
@@ -508,7 +512,9 @@ class ExaminationCalls:
         )
         asked = shaped(request, self.form, LABELS)
         answer = await self.make(lambda: self.client.complete(asked))
-        return answer if isinstance(answer, FailedCall) else read_topic(answer, form=self.form)
+        if isinstance(answer, FailedCall):
+            return answer
+        return read_topic(answer, form=self.form)
 
     async def make(self, call: Call[_T]) -> _T | FailedCall:
         """Return the answer of one call, or the failed call, and count it.
@@ -579,7 +585,8 @@ async def _first_answer(calls: ExaminationCalls, evidence: Evidence) -> tuple[To
     top, refused_logprobs = _FIRST_TOP, ""
     first = await calls.classify(0, top=top)
     if isinstance(first, FailedCall):
-        top, refused_logprobs = 0, first.reason
+        top = 0
+        refused_logprobs = first.reason
         first = await calls.classify(0, top=top)
     if isinstance(first, FailedCall):
         evidence.refused_schema = evidence.refused_schema or f"refused: {first.reason.rstrip('. ')}"
@@ -600,7 +607,8 @@ async def _classify_all(
         evidence.alternatives = await _alternatives(calls, first)
         top = min(max(top, evidence.alternatives.asked), _ENOUGH_TOP)
     others = [await calls.classify(number, top=top) for number in range(1, len(QUESTIONS))]
-    evidence.answers, evidence.off_topic = [first, *others[:-1]], others[-1]
+    evidence.answers = [first, *others[:-1]]
+    evidence.off_topic = others[-1]
 
 
 async def _alternatives(calls: ExaminationCalls, first: TopicReading) -> Alternatives:
@@ -626,7 +634,8 @@ def _listed(reading: TopicReading) -> int:
 
 
 async def _score(calls: ExaminationCalls) -> list[ScoredText] | FailedCall | None:
-    client, constraint = calls.client, constraint_for(SCHEMA)
+    client = calls.client
+    constraint = constraint_for(SCHEMA)
     if not isinstance(client, ContinuingClient) or constraint is None:
         return None
     # Names of servers are decoded by default.
@@ -872,7 +881,8 @@ def _enum(evidence: Evidence) -> Judgement:
 
 
 def _space(evidence: Evidence) -> Judgement:
-    claimed, space = evidence.claimed, evidence.shown_space
+    claimed = evidence.claimed
+    space = evidence.shown_space
     if space is None:
         missing = _missing_logprobs(evidence)
         if missing:

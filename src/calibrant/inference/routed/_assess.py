@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from calibrant.core._completion import Client, Completion, CompletionRequest, Message
 from calibrant.core._errors import CalibrantError, ProviderError
 from calibrant.core._prediction import Usage
+from calibrant.core._reported import is_number
 from calibrant.inference._embeddings import CachedEmbedder
 from calibrant.inference._methods import call_deadline
 from calibrant.inference.routed._provider import Breaker, priced
@@ -120,7 +121,8 @@ class Helper:
             self._breaker.released(turn)
             raise
         self._breaker.succeeded(turn)
-        usage, found = priced(completion.usage, self.cost), read(completion.text)
+        usage = priced(completion.usage, self.cost)
+        found = read(completion.text)
         self._count(unusable=int(found is None), usage=usage)
         paid.append(usage)
         if found is None:
@@ -145,7 +147,8 @@ class Helper:
     def _warn(self, what: str, detail: object) -> None:
         """Log a warning about the model's first problem; later problems are not logged."""
         with self._lock:
-            first, self._warned = not self._warned, True
+            first = not self._warned
+            self._warned = True
         if first:
             _LOG.warning(
                 "The %s model %s %s: %s. Requests go on without it.",
@@ -173,7 +176,7 @@ def guarded(quality: Quality) -> Quality:
             score = error
         if score is None:
             return None
-        if isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= 1.0:
+        if is_number(score) and 0.0 <= score <= 1.0:
             return float(score)
         if not warned:
             warned = True
@@ -228,7 +231,8 @@ class DriftWatch:
         """Cancel pending comparisons."""
         with self._lock:
             self._closed = True
-            tasks, self._tasks = self._tasks, {}
+            tasks = self._tasks
+            self._tasks = {}
         for task, loop in tasks.items():
             with contextlib.suppress(RuntimeError):  # its loop is closed, and the task with it
                 loop.call_soon_threadsafe(task.cancel)

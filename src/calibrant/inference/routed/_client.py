@@ -369,7 +369,9 @@ class RoutedClient:
         if isinstance(call, ProviderFailure):
             outcome["rate_limited"] = is_rate_limit(call.error)
         else:
-            quality = None if worth is None else min(1.0, max(0.0, worth))
+            quality = None
+            if worth is not None:
+                quality = min(1.0, max(0.0, worth))
             outcome |= {"quality": quality, "cost": call.completion.usage.cost, "recovered": call.recovered}
         observation = Observation(
             provider=name,

@@ -120,7 +120,9 @@ class Provider:
     @property
     def logprob_space(self) -> LogprobSpace:
         """Log-probability space of the provider's answers."""
-        return self.client.space if self.space is None else LogprobSpace(self.space)
+        if self.space is None:
+            return self.client.space
+        return LogprobSpace(self.space)
 
     @property
     def places(self) -> int | None:
@@ -184,7 +186,9 @@ def priced(usage: Usage, cost: float | None) -> Usage:
     """Return the usage of a call; a missing or implausible cost is replaced by the declared one."""
     if usage.cost is not None and 0.0 <= usage.cost < math.inf:
         return usage
-    return usage if usage.cost is None and cost is None else replace(usage, cost=cost)
+    if usage.cost is None and cost is None:
+        return usage
+    return replace(usage, cost=cost)
 
 
 def check_parts(router: Router, embedder: CachedEmbedder | None, **parts: object) -> None:
@@ -247,7 +251,9 @@ def checked_providers(providers: Sequence[Provider], router: Router) -> tuple[Pr
 def common_space(providers: Sequence[Provider]) -> LogprobSpace:
     """Return the common log-probability space; ``mixed`` if providers differ."""
     spaces = {provider.logprob_space for provider in providers}
-    return spaces.pop() if len(spaces) == 1 else LogprobSpace.MIXED
+    if len(spaces) == 1:
+        return spaces.pop()
+    return LogprobSpace.MIXED
 
 
 def identity_of(providers: Sequence[Provider]) -> str:
@@ -396,7 +402,8 @@ class Breaker:
                 if self._open and is_rate_limit(error) and error.retry_after is not None:
                     named = self._clock() + min(error.retry_after, _LONGEST_RETRY_AFTER)
                     if named > self._until:
-                        self._until, self._named = named, True
+                        self._until = named
+                        self._named = True
                 return
             self._failures += 1
             if self._open or is_rate_limit(error) or _is_lasting(error) or self._failures >= self._allowed:
@@ -607,7 +614,9 @@ class RoutedProvider:
     def stats(self) -> ProviderStats:
         """Return the counts of the provider's calls."""
         with self._lock:
-            counts, paid, seconds = dict(self._counts), self._paid, self._seconds
+            counts = dict(self._counts)
+            paid = self._paid
+            seconds = self._seconds
         answers = counts.pop("answers", 0)
         return ProviderStats(
             provider=self.name,
@@ -661,7 +670,8 @@ class RoutedProvider:
         spent = None if state is None else state.spent_seconds
         if spent:
             self.breaker.pause(spent)
-        usage, own = priced(completion.usage, self.provider.cost), self.provider.logprob_space
+        usage = priced(completion.usage, self.provider.cost)
+        own = self.provider.logprob_space
         has_schema = self._form is AnswerForm.SCHEMA
         space = completion.space
         if not has_schema and own is LogprobSpace.MASKED:
@@ -670,7 +680,8 @@ class RoutedProvider:
             space = own
         with self._lock:
             if self._unpaid != Usage():
-                usage, self._unpaid = usage + priced(self._unpaid, self.provider.cost), Usage()
+                usage = usage + priced(self._unpaid, self.provider.cost)
+                self._unpaid = Usage()
             self._counts.update(("calls", "answers"))
             self._paid += usage
             self._seconds += seconds
@@ -716,7 +727,9 @@ class FallbackOrder:
 
     def __init__(self, members: Iterable[RoutedProvider], *, learning: bool) -> None:
         waiting = list(members)
-        due = next((member for member in waiting if member.breaker.due), None) if learning else None
+        due = None
+        if learning:
+            due = next((member for member in waiting if member.breaker.due), None)
         if due is not None:
             waiting.sort(key=lambda member: member is not due)  # stable
         self._waiting = deque(waiting)
@@ -748,7 +761,9 @@ class FallbackOrder:
     async def _next_admitted(self) -> Lease | None:
         while self._waiting:
             member = self._waiting.popleft()
-            lease = await member.enter(wait=not self._learning) if member.breaker.admits else None
+            lease = None
+            if member.breaker.admits:
+                lease = await member.enter(wait=not self._learning)
             if lease is not None:
                 return lease
             (self._full if self._learning and member.breaker.admits else self.passed).append(member)
@@ -793,7 +808,9 @@ def final_error(
     causes = [*errors.values(), *(error for error in last_failures if error is not None)]
     unsupported = [error for error in causes if isinstance(error, LogprobsUnsupportedError)]
     if len(parts) == 1:
-        return unsupported[0].under(_SECTION) if unsupported else causes[0]
+        if unsupported:
+            return unsupported[0].under(_SECTION)
+        return causes[0]
     message = f"no provider answered: {'; '.join(sorted(parts))}."
     if len(unsupported) == len(parts):
         return LogprobsUnsupportedError(message, provider=provider, section=_SECTION)

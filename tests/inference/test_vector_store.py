@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.store._vectors import VectorStore
+from calibrant.inference._text_vectors import VectorStore
 
 CAP = 200_000
 BLOCKS = 40
