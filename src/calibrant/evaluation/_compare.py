@@ -214,9 +214,6 @@ def _pairs(first: SavedRows, other: SavedRows, *, finished: bool) -> _Pairs:
         They are not of the same rows; unless `finished`, those of one may be the first ones of the other.
     """
     _, ours, theirs = np.intersect1d(first.index, other.index, assume_unique=True, return_indices=True)
-    unpaired = len(first) + len(other) - 2 * len(ours)
-    if unpaired and (finished or not _is_beginning(first, other)):
-        _refuse_rows(first, other, finished=finished)
     for name in ("inputs", "answers"):
         mine = getattr(first, name)
         yours = getattr(other, name)
@@ -228,6 +225,9 @@ def _pairs(first: SavedRows, other: SavedRows, *, finished: bool) -> _Pairs:
                     f"Expected the same {name[:-1]} in the row with index {first.index[row]}, got {a[:_SHOWN]!r} in "
                     f"{first.name} and {b[:_SHOWN]!r} in {other.name}: compare runs on the same data."
                 )
+    unpaired = len(first) + len(other) - 2 * len(ours)
+    if unpaired and (finished or not _is_beginning(first, other)):
+        _refuse_rows(first, other, finished=finished)
     return _Pairs(first=ours, other=theirs, unpaired=unpaired)
 
 
