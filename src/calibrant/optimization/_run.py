@@ -294,7 +294,7 @@ def _tracker(
 ) -> ProgressTracker:
     n_test = 2 * len(task.test)  # under the first prompt, and under the last
     n_rows = max_metric_calls + n_test
-    dollars = None if predictor.in_process else expected_cost(task, model, rows=n_rows)
+    dollars = None if predictor.is_free else expected_cost(task, model, rows=n_rows)
     return ProgressTracker(listener, total=max_metric_calls, test_rows=n_test, expected_cost=dollars)
 
 
