@@ -128,7 +128,7 @@ def test_the_evaluated_split_teaches_nothing(
     [
         (
             lambda task: task.write_text(re.sub("(train|validation) = .*\n", "", task.read_text())),
-            "the task has no",
+            "no train or validation rows to learn from",
         ),
         (lambda task: (task.parent / "train.jsonl").write_text("{}\n"), "train.jsonl:1: "),
         (lambda task: (task.parent / "validation.jsonl").unlink(), "validation.jsonl"),

@@ -98,6 +98,8 @@ def test_other_rows_cannot_be_compared(tmp_path: Path) -> None:
     assert "Expected the same input in the row with index 0, got 'text 0'" in refusal(
         run(a, write(tmp_path / "b", BASE, input="something else"))
     )
+    shorter = run(a, write(tmp_path / "f", BASE[:-1], input="something else"))
+    assert "Expected the same input in the row with index 0, got 'text 0'" in shorter.stderr
     answers = run(a, write(tmp_path / "c", BASE, answer="dog"))
     assert "Expected the same answer in the row with index 0, got 'cat'" in answers.stderr
     fewer = run(a, write(tmp_path / "d", BASE[:-1]))

@@ -642,6 +642,26 @@ name = "anthropic/claude-sonnet-4-5"
 """
 
 
+@pytest.mark.parametrize("is_embedded", [True, False])
+def test_only_a_cascade_of_embedded_models_costs_nothing(
+    write_task: WriteTask, use_model: Callable[..., Any], tmp_path: Path, is_embedded: bool
+) -> None:
+    """Evaluating and labelling, the calls of a hosted model behind an embedded one are not told to be free."""
+    for name, free in (("small", True), ("large", is_embedded)):
+        client = FakeClient(LABELS, knows, name=name)
+        client.in_process = free  # type: ignore[attr-defined]
+        use_model(client, name)
+    models = "".join(f'[[cascade.models]]\nname = "{name}"\n' for name in ("small", "large"))
+    task = write_task(extra=f'[cascade]\nthreshold = 1.0\nconfidence_method = "label_probability"\n{models}')
+    evaluated = done(run(task, "--no-cache", "--out", tmp_path / "out"))
+    labelled = done(
+        command("label")(task, tmp_path / "test.jsonl", "--no-cache", "--out", tmp_path / "labels")
+    )
+    for printed in (evaluated.stdout, labelled.stdout):
+        assert ("at no cost" in printed) == is_embedded
+        assert ("rows without a known price" in printed) != is_embedded
+
+
 @pytest.mark.parametrize("extra", [CASCADE, ROUTING], ids=["cascade", "routing"])
 def test_advice_for_several_models_works(
     write_task: WriteTask, tmp_path: Path, claude: AnthropicServer, extra: str

@@ -343,6 +343,28 @@ def test_a_reflection_model_is_not_asked_twice(tmp_path: Path) -> None:
     assert len(seen) == asked
 
 
+@pytest.mark.parametrize("price", [0.25, None])
+def test_the_cost_of_a_repeated_search_holds_its_earlier_reflections(
+    tmp_path: Path, price: float | None
+) -> None:
+    """A second run, which asks nothing, states what the first one paid, or how many calls had no known price."""
+
+    def reflect(_prompt: str) -> str:
+        if price is not None:
+            reflect.total_cost += price  # type: ignore[attr-defined]
+        return "```\nClassify like " + " ".join(f'{{"category": "{label}"}}' for label in LABELS) + "\n```"
+
+    found = []
+    for _ in range(2):
+        reflect.total_cost = price and 0.0  # type: ignore[attr-defined]
+        found.append(
+            optimize(make_task(), model=client(), reflection_model=reflect, max_metric_calls=80, out=tmp_path)
+        )
+    first, again = found
+    assert (again.cost, again.unpriced_calls) == (first.cost, first.unpriced_calls)
+    assert first.cost is None if price is None else first.cost >= price
+
+
 def test_unreachable_reflection_model_ends_the_run() -> None:
     """A reflection model that keeps failing raises ProviderError before the budget is spent."""
     fake = client()

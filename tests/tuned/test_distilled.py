@@ -144,6 +144,17 @@ def test_plan_keeps_what_was_certified(tmp_path: Path) -> None:
     assert len(fake.requests) == 1
 
 
+def test_plan_of_a_run_is_carried_out(tmp_path: Path) -> None:
+    """The plan takes the model that was distilled for its second one, also where rows tell its whole distribution."""
+    _, classifier = large()
+    texts = [text for sound in SOUNDS for text in texts_of(sound, 60)]
+    BatchEvaluator(classifier).label(texts, out=tmp_path / "large")
+    found = distill(tmp_path / "large", tmp_path / "student")
+    plan = plan_cascade(str(found.directory), str(found.model_rows), small_cost=0, large_cost=1, epsilon=0.2)
+    with load(found.directory) as student, plan.cascade([student, classifier]) as predictor:
+        assert predictor.classify("it purrs tonight").label == "cat"
+
+
 def test_disagreement_is_the_loss_where_no_true_label_is_known(tmp_path: Path) -> None:
     """The certificate then holds for the labels of the model."""
     unlabelled = distill(easy(tmp_path), tmp_path / "student")

@@ -255,6 +255,11 @@ class Cascade(BasePredictor):
         """True if a model runs in this Python process, so that concurrent rows wait for each other."""
         return any(member.classifier.in_process for member in self._walk.members)
 
+    @property
+    def is_free(self) -> bool:
+        """True if every model runs in this Python process."""
+        return all(member.classifier.in_process for member in self._walk.members)
+
     async def feed(
         self,
         queries: Iterable[Query],

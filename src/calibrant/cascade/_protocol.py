@@ -497,8 +497,8 @@ def _all_numbers(models: Sequence[CascadeModel], what: Literal["cost", "size"], 
     missing = [model.label for model, number in zip(models, numbers, strict=True) if number is None]
     raise ConfigurationError(
         f"Expected the {what} of every model with escalation_order={order!r}, but {', '.join(missing)} "
-        f"{'has' if len(missing) == 1 else 'have'} none: give {what}=... to every CascadeModel, or take "
-        "escalation_order='declared'."
+        f"{'has' if len(missing) == 1 else 'have'} none: give every model its {what} ({what} = ... of a "
+        "CascadeModel, or under [[cascade.models]]), or take escalation_order = 'declared' (under [cascade])."
     )
 
 

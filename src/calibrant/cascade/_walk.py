@@ -654,15 +654,16 @@ class Walk:
 
     def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
         """Add calls to the budget meter; return their usage, with cost 0 if the model is free."""
+        paid = usage
         if usage.cost is None:
-            if member.free:
-                usage = replace(usage, cost=0.0)
+            if member.free or member.classifier.in_process:
+                paid = replace(usage, cost=0.0)
             elif usage.prompt_tokens or usage.completion_tokens:
                 row.unpriced = member.label
         # An answer from a journal made no attempts, and is not paid again.
         if attempts:
-            self.budget.pay(usage, attempts)
-        return usage
+            self.budget.pay(paid, attempts)
+        return paid if member.free else usage
 
     @staticmethod
     def _take_unverified(row: _RowState, member: CascadeMember, answer: Prediction, usage: Usage) -> None:

@@ -247,7 +247,7 @@ def _announcement(rows: SavedRows, chosen: Sequence[SavedRow], classifier: BaseP
     """Return the sentence on the rows that are asked and their cost, by what they cost before."""
     cost = sum(row.cost for row in chosen)
     price = "no price is known" if math.isnan(cost) else f"about {dollars(cost)}, as in the run"
-    if classifier.in_process:
+    if classifier.is_free:
         price = "no cost, the model runs here"
     return f"{len(chosen):,} of {len(rows):,} rows are asked anew of {classifier.name}: {price}"
 

@@ -81,7 +81,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         entry,
         routing=routing,
         baselines=_lines_beside(result, loaded, options, classifier),
-        in_process=classifier.in_process,
+        is_free=classifier.is_free,
         as_json=options.as_json,
     )
     if result.metrics.complete:

@@ -48,7 +48,7 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
     *,
     routing: RoutingStats | None = None,
     baselines: Sequence[str] = (),
-    in_process: bool = False,
+    is_free: bool = False,
     as_json: bool,
 ) -> None:
     """Print the metrics of a finished evaluation, the `baselines` and the output files."""
@@ -74,7 +74,7 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
     if routing is not None:  # behind the history
         record["routing"] = routing.to_record()
     columns = ", predictions.parquet" if (directory / "predictions.parquet").exists() else ""
-    lines.append(effort_line(result, in_process=in_process))
+    lines.append(effort_line(result, is_free=is_free))
     lines.append(f"Files: {directory}/predictions.jsonl{columns}, metrics.json, run.json")
     print_output(record, lines, as_json=as_json)
 
@@ -139,12 +139,12 @@ def counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items()) or "-"
 
 
-def effort_line(result: evaluation.EvaluationResult, *, in_process: bool) -> str:
-    """Return one line with calls, tokens, cost, vectors and speed; a model `in_process` costs nothing."""
+def effort_line(result: evaluation.EvaluationResult, *, is_free: bool) -> str:
+    """Return one line with calls, tokens, cost, vectors and speed; a model `is_free` costs nothing."""
     metrics = result.metrics
     meter = result.meter
     cost = "" if metrics.cost is None else f", {dollars(metrics.cost)}"
-    if in_process:
+    if is_free:
         cost = ", at no cost"
     elif metrics.unpriced_rows:
         cost += f", {counted(metrics.unpriced_rows, 'row')} without a known price"
@@ -298,7 +298,9 @@ def baseline_lines(
     judged = {"test", split} if file is None else set()
     sources = [source for name, source in task.sources.items() if name not in judged]
     if not sources:
-        return ["No baselines: the task has no other labelled rows (train, validation) under [data]."]
+        # A run holds no rows but those that it was asked about.
+        known = "under [data] of a task file: evaluate TASK.toml --run RUN"
+        return [f"No baselines: no train or validation rows to learn from. Those are {known}."]
     labels = LabelSet.of(task.labels)
     labelled = chain.from_iterable(evaluation.Dataset(source=source, labels=labels) for source in sources)
     from calibrant.evaluation._learned import add_baselines  # loads the heads

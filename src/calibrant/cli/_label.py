@@ -118,7 +118,7 @@ def _print_result(
     lines = [
         _headline(metrics, written.rows),
         *aligned(_figures(metrics, origin=origin)),
-        effort_line(result, in_process=classifier.in_process),
+        effort_line(result, is_free=classifier.is_free),
         *lines,
     ]
     print_output({**metrics.to_record(), **record}, lines, as_json=options.as_json)

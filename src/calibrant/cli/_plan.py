@@ -144,7 +144,7 @@ def run(options: PlanRun) -> None:
             result = evaluator.evaluate(rows, out=out, about=about, on_progress=display, stop=stop)
     record_run(out, [(own, None) for own in members], plan=found.to_record())
     baselines = baseline_lines(result, task, file=file, split=options.split)
-    print_result(result, task, baselines=baselines, as_json=options.as_json)
+    print_result(result, task, baselines=baselines, is_free=planned.is_free, as_json=options.as_json)
     exit_as(result, {}, stop=stop)
 
 

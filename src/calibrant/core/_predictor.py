@@ -410,6 +410,11 @@ class Predictor(Protocol):
         """True if the model runs in this process, where concurrency brings no speed."""
 
     @property
+    def is_free(self) -> bool:
+        """True if no call is paid for, as every model runs in this process."""
+        return self.in_process
+
+    @property
     def journal(self) -> Journal | None:
         """Store of finished predictions, which are not requested again; None without a store."""
 

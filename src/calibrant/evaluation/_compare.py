@@ -229,15 +229,15 @@ def _pairs(first: SavedRows, other: SavedRows, *, finished: bool) -> _Pairs:
         f"By their index, {counted(common, 'row is', 'rows are')} in common, {len(first) - common:,} only in "
         f"{first.name} and {len(other) - common:,} only in {other.name}"
     )
-    unpaired = len(first) + len(other) - 2 * len(ours)
-    if unpaired and (finished or not _is_beginning(first, other)):
-        _refuse_rows(first, other, counts, finished=finished)
     if differing:
         index, name, a, b = differing[0]
         raise DataError(
             f"Expected the same {name} in the row with index {index}, got {a[:_SHOWN]!r} in {first.name} and "
             f"{b[:_SHOWN]!r} in {other.name}. {counts}: compare runs on the same data."
         )
+    unpaired = len(first) + len(other) - 2 * len(ours)
+    if unpaired and (finished or not _is_beginning(first, other)):
+        _refuse_rows(first, other, counts, finished=finished)
     return _Pairs(first=ours, other=theirs, unpaired=unpaired)
 
 

@@ -99,6 +99,8 @@ class Gate:
         US dollars they took, as far as prices are known.
     unpriced : int
         Rows whose price is not known.
+    is_free : bool
+        True if no call costs anything, as the model runs in this process.
     vectors : Usage
         What calls for vectors of texts took, which the totals include.
     provider : str
@@ -128,6 +130,7 @@ class Gate:
         self.allowed = float(self.concurrency)
         self.requests = self.successes = self.failures = 0
         self.rows = self.tokens = self.unpriced = 0
+        self.is_free = False
         self.cost = 0.0
         self.vectors = Usage()
         self._clock = clock
@@ -279,7 +282,7 @@ class Gate:
             self.rows += rows
             self.tokens += tokens
             self.cost += usage.cost or 0.0
-            self.unpriced += usage.cost is None and tokens > 0
+            self.unpriced += usage.cost is None and tokens > 0 and not self.is_free
             if _TOKENS in self._buckets:
                 self._buckets[_TOKENS].take(tokens)
 
@@ -344,7 +347,9 @@ def client_gate(client: Client, limits: Limits) -> Gate:
     concurrency = DEFAULT_CONCURRENCY
     if traits.in_process:
         concurrency = max(_IN_PROCESS_CONCURRENCY, traits.n_parallel or 1)
-    return Gate(limits, provider=client.name, default_concurrency=concurrency)
+    gate = Gate(limits, provider=client.name, default_concurrency=concurrency)
+    gate.is_free = traits.in_process
+    return gate
 
 
 def rate_limit_waits(gates: Iterable[CallMeter]) -> dict[str, float]:

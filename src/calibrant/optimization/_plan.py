@@ -174,11 +174,11 @@ class ProgressTracker:
 
     def begin(self, predictor: Predictor, *, directory: Path | None = None) -> None:
         """Report the most rows of a search and their cost, before it asks anything, and the directory of its run."""
-        slots = () if predictor.in_process else [gate.concurrency for gate in predictor.gates]
+        slots = () if predictor.is_free else [gate.concurrency for gate in predictor.gates]
         with self._lock:
             self._since = time.perf_counter()
             self._update(
-                in_process=predictor.in_process,
+                in_process=predictor.is_free,
                 concurrency=min(slots, default=None),
                 directory=directory,
             )

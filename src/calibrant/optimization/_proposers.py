@@ -541,7 +541,7 @@ class Reflection(Guard):
     Attributes
     ----------
     calls : int
-        Answers that this session has asked for.
+        Answers that were used, those that an earlier session paid for included.
     """
 
     def __init__(
@@ -557,23 +557,34 @@ class Reflection(Guard):
         self._cost = cost or (lambda: getattr(model, "total_cost", None))
         self._key = name
         self._store = store
+        self._used: set[str] = set()
+        self._earlier: list[float] = []
         self.calls = 0
 
     @property
     def total_cost(self) -> float | None:
-        """US dollars spent so far; None where no price is known."""
+        """US dollars spent so far, in earlier sessions too; None where no price is known."""
         cost = self._cost()
-        return None if cost is None else float(cost)
+        known = self._earlier if cost is None else [*self._earlier, float(cost)]
+        return sum(known) if known else None
 
     def __call__(self, prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
         """Return the model's answer to `prompt`."""
         key = sha256_of(f"{self._key}\n{prompt!r}")
         stored = self._store.get(key)
         if stored is None:
-            stored = super().__call__(prompt)
-            self.calls += 1
+            before = self._cost() or 0.0
+            text = super().__call__(prompt)
+            spent = self._cost()
+            stored = {"text": text, "cost": None if spent is None else spent - before}
             self._store.put(key, stored)
-        return str(stored)
+        elif isinstance(stored, str):  # of a run that kept no cost
+            stored = {"text": stored, "cost": None}
+        elif key not in self._used and stored["cost"] is not None:
+            self._earlier.append(stored["cost"])
+        self.calls += key not in self._used
+        self._used.add(key)
+        return str(stored["text"])
 
 
 @contextlib.contextmanager

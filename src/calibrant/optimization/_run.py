@@ -298,7 +298,7 @@ def _tracker(
     n_test = 2 * len(task.test)  # under the first prompt, and under the last
     n_rows = max_metric_calls + n_test
     dollars = None
-    if not predictor.in_process:
+    if not predictor.is_free:
         dollars = expected_cost(task, model, rows=n_rows)
     return ProgressTracker(listener, total=max_metric_calls, test_rows=n_test, expected_cost=dollars)
 

@@ -373,7 +373,10 @@ def _write_model_rows(rows: Sequence[_ModelRow], path: Path) -> None:
     lines = []
     for number, row in enumerate(rows):
         record = dict(row.saved.values)
-        record.update(index=number, label=row.label, answer=row.answer, correct=row.label == row.answer)
+        # With a space, the rows would be taken for answers of the student, whose run.json lies beside them.
+        record.update(
+            index=number, label=row.label, answer=row.answer, correct=row.label == row.answer, space=None
+        )
         lines.append(record_line(record).decode())
     try:
         write_atomically(path, "".join(lines))

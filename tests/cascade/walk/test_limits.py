@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from calibrant.cascade import Cascade
+from calibrant.cascade import Cascade, CascadeModel
 from calibrant.core import (
     ConfigurationError,
     Example,
@@ -341,6 +341,17 @@ class InProcess(FakeClient):
     """A model that computes in this process."""
 
     in_process = True
+
+
+def test_a_budget_in_dollars_is_kept_beside_an_embedded_model() -> None:
+    """A model in this process costs nothing, so a budget in dollars is kept without a price for it."""
+    small = InProcess(["cat", "dog"], {}, default=("cat", 0.6))
+    classifier = Classifier(model=small, labels=["cat", "dog"], field="category")
+    limits = Limits(max_cost=1.0)
+    models = [CascadeModel(classifier=classifier, name=name) for name in ("a", "b")]
+    cascade = Cascade(models, method="label_probability", threshold=0.8, limits=limits)
+    for predictor in (classifier.with_limits(limits), cascade):
+        assert len(predictor.classify_many(["t", "u", "v"])) == 3
 
 
 def test_embedded_models_limit_rows_in_flight() -> None:

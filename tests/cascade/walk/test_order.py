@@ -87,7 +87,11 @@ def test_order_without_sizes_is_declared(build: Build) -> None:
 @pytest.mark.parametrize(
     ("escalation_order", "models", "missing"),
     [
-        ("small_to_large", [{"size": 7}, {}], "the size of every model.*but b has none.*'declared'"),
+        (
+            "small_to_large",
+            [{"size": 7}, {}],
+            r"the size of every model.*but b has none.*\[\[cascade.models.*'declared'",
+        ),
         ("cost", [{"cost": 1}, {}, {}], "the cost of every model.*but b, c have none"),
         ("cost", [{}, {}], "the cost of every model.*a, b have none"),
         ("automix", [{"cost": 1}, {}], "the cost of every model.*but b has none"),
