@@ -116,8 +116,11 @@ def test_rows_that_differ_are_counted(tmp_path: Path) -> None:
     rows = recorded_rows(BASE[:-1], repeat(0.8))
     rows[3]["input"] = "something else"
     b = write_rows(tmp_path / "b", rows)
-    assert f"58 rows are in common, 2 only in {a} and 1 only in {b}: finish" in refusal(run(a, b))
-    assert "58 rows are in common" in refusal(run(a, b, "--gate"))
+    said = f"58 rows are in common, 2 only in {a} and 1 only in {b}: compare runs on the same data"
+    assert said in refusal(run(a, b))
+    assert said in refusal(run(a, b, "--gate"))
+    c = write(tmp_path / "c", BASE[:-1])
+    assert f"59 rows are in common, 1 only in {a} and 0 only in {c}: finish" in refusal(run(a, c))
 
 
 @pytest.mark.parametrize("other", ["card", None])

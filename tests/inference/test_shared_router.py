@@ -354,7 +354,7 @@ def test_outage_logs_one_warning(share: Share, caplog: pytest.LogCaptureFixture)
             shared.record(seen("a"))
             assert shared.order() == ["b", "a"]
             with pytest.raises(
-                StateError, match=r"observations could not be saved for now: (disk|unforeseen)"
+                StateError, match=r"observations? could not be saved for now: (disk|unforeseen)"
             ):
                 shared.flush()
         wait_until(lambda outage=outage: len(warnings(caplog)) == outage)  # type: ignore[misc]
