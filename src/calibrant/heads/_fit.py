@@ -106,9 +106,9 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     scored, each at its own temperature (a logarithmic opinion pool, Genest and Zidek 1986), by the shares of least
     held-out log loss; a pool that lowers it by less than 0.001 nats is left out.
 
-    Where a tenth of the rows hold one and the same smallest log-probability, below that of 0.005, it stands for zeros,
-    as of answers that are rounded to two decimals: these are first lowered by the factor 4, 16, 64 or 256 whose
-    distributions have the least log loss at their best temperature, if that is lower by 0.001 nats.
+    Where a tenth of the rows hold a probability of at most 0.005 that is within a factor of two of the smallest of all,
+    such ones stand for zeros, as of answers that are rounded to two decimals. They are first divided by 4, 16, 64 or
+    256, whichever gives these rows the least log loss at their best temperature, if that lowers it by 0.001 nats.
 
     With no block but the weight of the log-probabilities, that is temperature scaling with an offset for each label.
     Beside it, the distributions as they were scored and at their best temperature are judged on the same rows. The
@@ -257,12 +257,14 @@ def _zero_level(logprobs: FloatArray, answers: NDArray[Any]) -> ZeroLevel | None
         found = tempered(log_proba, temperature=temperature, n_rows=len(answers))
         return float(log_losses(found, answers).mean())
 
-    best, least = None, loss(logprobs)
+    best: ZeroLevel | None = None
+    least = loss(logprobs)
     for drop in _DROPS:
         zeros = ZeroLevel(at_most=at_most, drop=drop)
         found = loss(zeros.lowered(logprobs))
         if found < least - _NOTHING:
-            best, least = zeros, found
+            best = zeros
+            least = found
     return best
 
 
