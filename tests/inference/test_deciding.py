@@ -254,11 +254,25 @@ def test_a_broken_answer_is_asked_again(server: DecisionServer) -> None:
     assert (found.label, found.attempts) == ("cat", 3)
 
 
-def test_a_refusal_is_an_outcome(server: DecisionServer) -> None:
-    """A refused question is a refusal of the row."""
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_refusal_is_an_outcome(server: DecisionServer, wire: str) -> None:
+    """A refused question is a refusal of the row, asked once."""
     server.changes = {"type": "refusal"}
-    with classifier(server, "decisions/own") as asked:
-        assert asked.classify("?").outcome is Outcome.REFUSAL
+    with classifier(server, wire, retry=RetryPolicy(attempts=2, initial_seconds=0.001)) as asked:
+        found = asked.classify("?")
+    assert (found.outcome, found.label) == (Outcome.REFUSAL, None)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("wire", WIRES[2:])
+def test_a_broken_answer_beside_a_refusal_is_an_error(server: DecisionServer, wire: str) -> None:
+    """What litellm cannot read is a refusal only if nothing else is wrong with it."""
+    server.refused, server.changes = {"q1"}, {"probabilities": None}
+    labels = FieldLabels([Field(name="animal", labels=ANIMALS), Field(name="size", labels=["s", "m", "l"])])
+    with classifier(server, wire, labels=labels) as asked:
+        assert asked.classify("?").outcome is Outcome.ERROR
+        server.changes = {}
+        assert asked.classify("? ").outcome is Outcome.REFUSAL
 
 
 def test_a_server_without_decisions_says_what_to_name(server: DecisionServer) -> None:

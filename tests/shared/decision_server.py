@@ -70,7 +70,10 @@ class DecisionServer(LoopbackServer):
         return self._s1_response(await self._body(request))
 
     def _s1_response(self, body: Mapping[str, Any]) -> web.Response:
-        answers = {name: self._s1_answer(question) for name, question in body["questions"].items()}
+        answers = {
+            name: {"type": "refusal"} if name in self.refused else self._s1_answer(question)
+            for name, question in body["questions"].items()
+        }
         usage = {"input_tokens": 12, "output_tokens": 0}
         headers = {"Content-Encoding": self.encoding} if self.encoding else None
         return web.json_response({"model": "decider-1", "answers": answers, "usage": usage}, headers=headers)

@@ -16,7 +16,7 @@ from calibrant.clients._endpoint import (
     secret_texts,
     warn_of_plain_http,
 )
-from calibrant.clients._failures import with_hint
+from calibrant.clients._failures import only_refuses, with_hint
 from calibrant.clients._http import JsonHttp
 from calibrant.clients._litellm import (
     PRICE_OPTIONS,
@@ -288,6 +288,9 @@ class _LiteLLMCaller(LiteLLMBase):
                 cost = response.hidden_params.get("response_cost")
                 is_known = isinstance(cost, int | float) and math.isfinite(cost)
                 return _Found(response.model_dump(), float(cost) if is_known else None)
+        if only_refuses(failure):
+            # litellm keeps neither the usage nor the answers to other questions.
+            return _Found({"answers": {_id(place): {"type": "refusal"} for place in range(len(questions))}})
         raise self._failure(failure) from None  # the cause may hold a key
 
 

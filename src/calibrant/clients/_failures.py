@@ -50,6 +50,7 @@ _REFUSALS = {
         "ContentPolicyViolationError RejectedRequestError GuardrailRaisedException BlockedPiiEntityError"
     )
 }
+_UNREADABLE = {"pydantic_core": "ValidationError"}
 _UNSUPPORTED = {"litellm.exceptions": "UnsupportedParamsError"}
 _DENIED = {
     "litellm.exceptions": "AuthenticationError PermissionDeniedError",
@@ -144,14 +145,17 @@ def _is_one_of(error: BaseException, kinds: Mapping[str, str]) -> bool:
 
 def _is_connection_refused(error: BaseException) -> bool:
     """Return whether the error, or one that it was raised for, says that nothing listens at an address."""
-    chain: BaseException | None = error
+    return any(isinstance(link, OSError) and link.errno == errno.ECONNREFUSED for link in _chain(error))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Return an error and those that it was raised for, the last one first."""
+    link: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):
-        if chain is None:
-            return False
-        if isinstance(chain, OSError) and chain.errno == errno.ECONNREFUSED:
-            return True
-        chain = chain.__cause__ or chain.__context__
-    return False
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or link.__context__
 
 
 def status_of(error: BaseException) -> int | None:
@@ -244,6 +248,19 @@ def refusal(error: ProviderError, model: str) -> dict[str, Any]:
     message = {"role": "assistant", "content": None, "refusal": str(error)}
     choice = {"index": 0, "finish_reason": "content_filter", "message": message, "logprobs": None}
     return {"object": "chat.completion", "model": model, "choices": [choice]}
+
+
+def only_refuses(error: Exception) -> bool:
+    """Return whether litellm could not read a decision model's response for the questions that it refuses alone.
+
+    litellm knows no refusal on the wire of System One. What pydantic says of each member that it could not read is
+    all that is left of the response.
+    """
+    for link in _chain(error):
+        if _is_one_of(link, _UNREADABLE):
+            members = [reported_mapping(found.get("input")) for found in link.errors()]  # type: ignore[attr-defined]
+            return all(member.get("type") == "refusal" for member in members)
+    return False
 
 
 def advised(error: Exception, found: ProviderError) -> ProviderError:
