@@ -73,6 +73,38 @@ def test_unreadable_answers_are_shown(start_stubborn_server: StartServer, tmp_pa
     assert "could not be read as a label" in search.stdout
 
 
+@pytest.mark.parametrize("refused", [[], ALL[:2]])
+def test_servers_that_differ_behind_one_address_are_told(
+    start_stubborn_server: StartServer, tmp_path: Path, refused: list[str]
+) -> None:
+    """Where some answers have log-probabilities and others are plain text without, commands say what to do."""
+    server = start_stubborn_server(refused=refused, has_logprobs=True, hides_in="3")
+    task = task_file(tmp_path, server)
+    arguments = {evaluate: [task], label: [task, tmp_path / "test.jsonl", "--text-column", "input"]}
+    for number, (ask, given) in enumerate(arguments.items()):
+        found = ask(*given, "--out", tmp_path / f"run {number}")
+        assert (
+            "21 of 24 answers had usable log-probabilities, and the others none. If several" in found.stderr
+        )
+        assert 'scoring = "fused"' in found.stderr
+    if refused:
+        search = optimize(task, "--max-metric-calls", 120, "--no-embeddings", "--out", tmp_path / "search")
+        assert (
+            "without usable log-probabilities and were scored by correctness alone. If several"
+            in search.stdout
+        )
+
+
+@pytest.mark.parametrize("has_logprobs", [True, False])
+def test_servers_that_are_alike_get_no_advice(
+    start_stubborn_server: StartServer, tmp_path: Path, has_logprobs: bool
+) -> None:
+    """Where all answers have log-probabilities, or none, nothing is said about several servers."""
+    server = start_stubborn_server(has_logprobs=has_logprobs)
+    task = task_file(tmp_path, server, more='scoring = "decode"')
+    assert "several servers" not in evaluate(task, "--out", tmp_path / "run").output
+
+
 def test_refusals_are_no_transport_errors(start_stubborn_server: StartServer, tmp_path: Path) -> None:
     """Rows that a server refuses will be refused again; its own words say why."""
     task = task_file(tmp_path, start_stubborn_server(refused=ALL, message="no such luck"))

@@ -32,6 +32,9 @@ class StubbornServer(LoopbackServer):
         What it writes in plain text for a label.
     has_logprobs : bool
         True to report token log-probabilities: 0.8 for the label, 0.2 for the other one.
+    hides_in : str
+        Part of the texts whose answers another server gives, which reports none and writes the label alone; of none
+        if empty.
     message : str
         Error message of refusals.
     """
@@ -43,10 +46,11 @@ class StubbornServer(LoopbackServer):
         ignored: Collection[str] = (),
         says: Callable[[str], str] = plain,
         has_logprobs: bool = False,
+        hides_in: str = "",
         message: str = "response_format is not supported",
     ) -> None:
         self.refused, self.ignored, self.says = set(refused), set(ignored), says
-        self.has_logprobs, self.message = has_logprobs, message
+        self.has_logprobs, self.hides_in, self.message = has_logprobs, hides_in, message
         self.bodies: list[dict[str, Any]] = []
         super().__init__()
 
@@ -73,13 +77,15 @@ class StubbornServer(LoopbackServer):
         if kind in self.refused:
             return web.json_response({"error": {"message": self.message}}, status=400)
         label = _label(body)
-        pieces = self._pieces(label, kind, body)
+        is_other = bool(self.hides_in) and self.hides_in in body["messages"][-1]["content"]
+        pieces = [(label, "")] if is_other else self._pieces(label, kind, body)
         message = {"role": "assistant", "content": "".join(text for text, _ in pieces)}
         choice: dict[str, Any] = {"index": 0, "finish_reason": "stop", "message": message}
-        if self.has_logprobs and body.get("logprobs"):
+        if self.has_logprobs and body.get("logprobs") and not is_other:
             choice["logprobs"] = {"content": [_token(text, other) for text, other in pieces]}
         usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
-        return web.json_response({"model": body["model"], "choices": [choice], "usage": usage})
+        model = "other" if is_other else body["model"]
+        return web.json_response({"model": model, "choices": [choice], "usage": usage})
 
     def _pieces(self, label: str, kind: str, body: dict[str, Any]) -> list[tuple[str, str]]:
         """Return the tokens of an answer, each with its alternative or an empty text."""

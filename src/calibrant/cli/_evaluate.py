@@ -18,7 +18,7 @@ from calibrant.cli._prompted import Source, source_of, without_head, write_demon
 from calibrant.cli._tables import check_tracking, say, track
 from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Journal, LogprobSpace
+from calibrant.core._prediction import Journal, LogprobSpace, Outcome
 from calibrant.core._predictor import Limits, Stop
 from calibrant.core._reported import counted
 from calibrant.core._rows import DataSource
@@ -27,6 +27,7 @@ from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
 from calibrant.evaluation._evaluator import BatchEvaluator, default_cache
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
+from calibrant.metrics._remarks import several_servers_advice
 from calibrant.runs._journal import JournalAfterSearch
 from calibrant.tuned._task_record import record_run, with_model_alone
 
@@ -380,6 +381,21 @@ def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
         say(f"{counted(failed, 'row')} failed with {found}; {advice}.")
     if metrics.unreadable:
         say(unreadable_text(metrics.unreadable, metrics.unreadable_answers))
+    if metrics.cascade is None:  # whose models may differ in this
+        _say_mixed(metrics)
+
+
+def _say_mixed(metrics: evaluation.EvaluationMetrics) -> None:
+    """Print the number of answers with log-probabilities, and advice, if others had none."""
+    answers = metrics.outcomes[Outcome.OK.value]
+    if not {*metrics.per_label, *metrics.labels}.isdisjoint(metrics.unreadable_answers):
+        answers += metrics.unreadable  # labels in plain text where JSON was asked for
+    found = metrics.rows_with_confidence
+    advice = several_servers_advice(answers - found, answers=answers)
+    if advice:
+        say(
+            f"{found:,} of {counted(answers, 'answer')} had usable log-probabilities, and the others none. {advice}"
+        )
 
 
 def is_refused(reason: str) -> bool:

@@ -30,7 +30,7 @@ from calibrant.core._predictor import Limits
 from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.evaluation._looks import CertificateRequest
-from calibrant.metrics._remarks import confidence_remarks, dollars, search_verdict
+from calibrant.metrics._remarks import confidence_remarks, dollars, search_verdict, several_servers_advice
 from calibrant.runs._directory import CALIBRATION, NumberedDirectory
 from calibrant.tuned._task_record import record_run
 
@@ -223,8 +223,9 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
     if result.completions_without_logprobs:
         yield (
             f"{result.completions_without_logprobs} of {result.completions} completions of the search came without "
-            "usable log-probabilities and were scored by correctness alone."
-        )
+            "usable log-probabilities and were scored by correctness alone. "
+            + several_servers_advice(result.completions_without_logprobs, answers=result.completions)
+        ).rstrip()
     if result.ended:
         yield result.ended
     vectors = "" if result.vectors == Usage() else f", and {vectors_text(result.vectors)}"

@@ -30,6 +30,16 @@ def confidence_remarks(auroc: Interval | None, *, rows: int, rows_with_low_label
     return remarks
 
 
+def several_servers_advice(without_logprobs: int, *, answers: int) -> str:
+    """Return a sentence on what to do where only some answers have log-probabilities; empty if all or none have."""
+    if without_logprobs == answers or not without_logprobs:
+        return ""
+    return (
+        "If several servers answer at one address, give the address of one of them (api_base under [model]), or each "
+        'as a provider under [routing]; scoring = "fused" asks for a stated confidence with every text instead.'
+    )
+
+
 def _of_ranking(auroc: Interval) -> str:
     figures = f"AUROC {auroc.estimate:.3f}, {auroc.level:.0%} interval {auroc.lower:.3f} to {auroc.upper:.3f}"
     pairs = (
