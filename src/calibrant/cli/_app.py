@@ -303,8 +303,9 @@ class PlanRun:
     ----------
     plan_file : PLAN
         plan.json, or its directory.
-    tasks : TASK.toml...
-        A task file for each model of the plan, or one with --model for each.
+    sources : TASK|RUN|BUNDLE...
+        A task file, run or bundle for each model of the plan, or one with --model for each. A run or bundle brings its
+        prompt and its head.
     model
         A model's name, once for each model of the plan, in its order.
     api_base
@@ -320,7 +321,7 @@ class PlanRun:
     """
 
     plan_file: Path = argument()
-    tasks: list[Path] = argument()
+    sources: list[Path] = argument()
     model: list[str] | None = None
     api_base: list[str] | None = None
     text: list[str] | None = None

@@ -25,11 +25,16 @@ from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._task import Task
 from calibrant.evaluation._evaluator import BatchEvaluator, default_cache, open_cache
 from calibrant.evaluation._looks import Spent, counted_loss
-from calibrant.inference._classifier import Classifier
+from calibrant.heads._tuned import Tuned
+from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.reports._html import TradePoint, write_trade
 from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
+from calibrant.tuned._open import open_tuned
+from calibrant.tuned._sources import read_source
 from calibrant.tuned._task_record import record_run, with_model_alone
+
+_Member = tuple[Task | Tuned, str | None, str | None]
 
 
 def plan(options: Plan) -> None:
@@ -121,14 +126,11 @@ def run(options: PlanRun) -> None:
         )
     if out is not None and text:
         raise ConfigurationError("Expected --text or --out, got both: texts have no answers to evaluate.")
-    members = _members(found, options.tasks, options.model or [], options.api_base or [])
-    task = members[0]
+    members = _members(found, options.sources, options.model or [], options.api_base or [])
+    asked = [_asked(*member) for member in members]
+    task = asked[0]
     with ExitStack() as opened:
-        classifiers = []
-        for own in members:
-            # A plan's thresholds hold only for the scoring that they were chosen on.
-            classifier = opened.enter_context(Classifier.from_task(without_head(own)))
-            classifiers.append(classifier)
+        classifiers = [opened.enter_context(_opened(*member)) for member in members]
         planned = found.cascade(classifiers)
         if planned not in classifiers:
             opened.callback(planned.close)
@@ -142,16 +144,18 @@ def run(options: PlanRun) -> None:
             evaluator = BatchEvaluator(planned, cache=cache)
             about = {"task": task.name}
             result = evaluator.evaluate(rows, out=out, about=about, on_progress=display, stop=stop)
-    record_run(out, [(own, None) for own in members], plan=found.to_record())
+    record_run(out, [(own, None) for own in asked], plan=found.to_record())
+    for number, classifier in enumerate(classifiers, 1):
+        classifier.save_learned(out, f"-{number}")
     baselines = baseline_lines(result, task, file=file, split=options.split)
     print_result(result, task, baselines=baselines, is_free=planned.is_free, as_json=options.as_json)
     exit_as(result, {}, stop=stop)
 
 
 def _members(
-    found: CascadePlan, files: Sequence[Path], names: Sequence[str], addresses: Sequence[str]
-) -> list[Task]:
-    """Return the task of each plan member, with its model and address if given on the command line."""
+    found: CascadePlan, paths: Sequence[Path], names: Sequence[str], addresses: Sequence[str]
+) -> Sequence[_Member]:
+    """Return the source of each plan member, with its model and address if given on the command line."""
     expected = len(found.models)
     if names and len(names) != expected:
         raise ConfigurationError(
@@ -161,18 +165,37 @@ def _members(
         raise ConfigurationError(
             f"Expected --api-base once for all models, or once for each of the {expected}, got {len(addresses)}."
         )
-    shared = len(files) == 1 and bool(names)
-    if len(files) != expected and not shared:
+    shared = len(paths) == 1 and bool(names)
+    if len(paths) != expected and not shared:
         raise ConfigurationError(
             f"Expected a task file for each of the {expected} models of the plan "
-            f"({', '.join(model.name for model in found.models)}), got {len(files)}: add the others, or name the "
-            "models with --model."
+            f"({', '.join(model.name for model in found.models)}), or its run or bundle, got {len(paths)}: add the "
+            "others, or name the models with --model."
         )
-    tasks = [Task.from_file(path, splits=()) for path in files]
+    sources = [read_source(path) for path in paths]
+    for path, source in zip(paths, sources, strict=True):
+        if isinstance(source, Tuned) and (source.plan is not None or source.task.sections):
+            raise ConfigurationError(
+                f"Expected {path} to ask one model, got several: name a run of one model."
+            )
     models: Sequence[str | None] = names or [None] * expected
-    # One task or address is that of all models.
-    given = zip(cycle(tasks), models, cycle(addresses or [None]), strict=False)
-    return [with_model_alone(task, model, api_base=place) for task, model, place in given]
+    # One source or address is that of all models.
+    return list(zip(cycle(sources), models, cycle(addresses or [None]), strict=False))
+
+
+def _asked(source: Task | Tuned, model: str | None, place: str | None) -> Task:
+    """Return the task of a plan member with the model that is asked."""
+    task = source if isinstance(source, Task) else source.task
+    return with_model_alone(task, model, api_base=place)
+
+
+def _opened(source: Task | Tuned, model: str | None, place: str | None) -> Classifier:
+    """Open a plan member: a run or a bundle with its head or label prior, a task file without."""
+    if isinstance(source, Task):
+        # A plan's thresholds hold only for the scoring that they were chosen on.
+        return Classifier.from_task(without_head(_asked(source, model, place)))
+    options = {} if place is None else {"api_base": place}
+    return as_classifier(open_tuned(source, model=model, options=options), to_use="member of a plan")
 
 
 def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:

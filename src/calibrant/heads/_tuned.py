@@ -413,6 +413,8 @@ class Tuned:
     measurements : Measurements or callable
         Figures and history of labelled rows; or a function that returns them, called when `figures` or `history` is
         first read. By default none.
+    learned : mapping of int to Head or LabelPriorCorrection
+        What corrects the models of a plan, by their number from 1; none of a single model or a cascade.
     students : mapping of str to Head
         Students that came with a bundle, by the names of their models; none in a run, whose students are in their own
         folders.
@@ -456,6 +458,7 @@ class Tuned:
     measurements: Measurements | Callable[[], Measurements] = dataclasses.field(
         default=Measurements(), repr=False, compare=False
     )
+    learned: Mapping[int, Head | LabelPriorCorrection] = dataclasses.field(default_factory=dict)
     students: Mapping[str, Head] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     path: Path | None = None
     calibrant: str = dataclasses.field(default_factory=lambda: metadata.version("calibrant"))

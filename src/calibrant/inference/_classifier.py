@@ -791,11 +791,19 @@ class Classifier(BasePredictor):
             head = opened_head(head, meter=self.meter)
         self._head = head
 
-    def save_learned(self, directory: Path) -> None:
-        """Write the label prior and the head to ``label_prior.json`` and ``head.json``, if there are any."""
+    def save_learned(self, directory: Path, end: str = "") -> None:
+        """Write the label prior and the head to ``label_prior.json`` and ``head.json``, if there are any.
+
+        Parameters
+        ----------
+        directory : Path
+            Where to.
+        end : str, optional
+            What both names get before ``.json``, as of the models of a plan.
+        """
         for name, learned in (("label_prior", self.prior_correction), ("head", self.head)):
             if learned is not None:
-                learned.save(directory / f"{name}.json", fingerprint=self.fingerprint())
+                learned.save(directory / f"{name}{end}.json", fingerprint=self.fingerprint())
 
     def finished(self, query: Query, prediction: Prediction) -> Prediction:
         """Return a prediction with label prior and head applied, if the query has the predictor's prompt."""

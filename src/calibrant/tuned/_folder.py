@@ -42,10 +42,13 @@ from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import DEMONSTRATIONS
 from calibrant.tuned._task_record import BUNDLE as MANIFEST
 from calibrant.tuned._task_record import (
+    LEARNED,
     checked_record,
     fingerprint_of,
+    learned_of_plan,
     models_of,
     n_planned,
+    planned_fingerprints,
     recorded_task,
     task_from_record,
     with_demonstrations,
@@ -59,6 +62,7 @@ _REQUIRED: Final = (
 _OPTIONAL: Final = (
     "calibrator.json demonstrations.jsonl head.json label_prior.json plan.json user_template.txt"
 )
+_PLANNED_FILES: Final = tuple(name.format(number) for name in LEARNED for number in range(1, 10))
 # Students among the models, in their order.
 _STUDENT_FILES: Final = tuple(f"student-{number}.json" for number in range(1, 10))
 _MANIFEST_BYTES: Final = 1 << 20
@@ -257,7 +261,7 @@ def _check_file_names(path: Path, listed: set[str]) -> None:
     """Raise StateError if the manifest's list of files is invalid or differs from the folder."""
     place = path / MANIFEST
     required = _REQUIRED.split()
-    optional = [*_OPTIONAL.split(), *_STUDENT_FILES]
+    optional = [*_OPTIONAL.split(), *_PLANNED_FILES, *_STUDENT_FILES]
     unknown = listed.difference(required, optional)
     if unknown:
         known = ", ".join(sorted([*required, *optional]))
@@ -407,6 +411,10 @@ def _texts(tuned: Tuned) -> dict[str, str]:
         files[DEMONSTRATIONS] = DemonstrationIndex.from_task(task).to_text()
     if tuned.plan is not None:
         files["plan.json"] = json_text(tuned.plan)
+        fingerprints = planned_fingerprints(tuned.plan, tuned.tasks)
+        for number, learned in tuned.learned.items():
+            name = LEARNED[0 if isinstance(learned, Head) else 1].format(number)
+            files[name] = json_text(learned.saved_record(fingerprints[number]))
     fitted = {"head": tuned.head, "label_prior": tuned.prior_correction, "calibrator": tuned.calibrator}
     for name, estimator in fitted.items():
         if estimator is not None:
@@ -469,12 +477,14 @@ class _FolderReader:
             raise self._damage(
                 "schema.json", "expected the schema of labels.json and the field in settings.json"
             )
+        plan = self._plan(len(tasks))
         return Tuned(
             path=self._folder,
             calibrant=self._manifest.calibrant,
             digest=self._manifest.sha256,
             tasks=tasks,
-            plan=self._plan(len(tasks)),
+            plan=plan,
+            learned={} if plan is None else learned_of_plan(plan, tasks, self._folder),
             prompt_for_all=settings.prompt_for_all,
             description=settings.description,
             fingerprint=fingerprint,

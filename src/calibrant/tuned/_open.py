@@ -37,6 +37,7 @@ from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
     RunSettings,
     fingerprint_of,
+    learned_of_plan,
     models_of,
     read_run_settings,
     task_from_record,
@@ -149,10 +150,12 @@ class _RunReader:
         if self._texts_left_out:
             return self._without_texts(asked)
         head, prior_correction = self._corrections()
+        plan = self._settings.plan
         return replace(
             asked,
             head=head,
             prior_correction=prior_correction,
+            learned={} if plan is None else learned_of_plan(plan, self._tasks, self._path),
             calibrator=self._calibrator(),
             thresholds=thresholds_of(self._calibration),
             measurements=self._measurements,
@@ -270,6 +273,8 @@ class _RunReader:
 
     def _corrections(self) -> tuple[Head | None, LabelPriorCorrection | None]:
         """Return the head that made the run's predictions, or else the label prior they are corrected for."""
+        if self._settings.plan is not None:  # whose models have their own
+            return None, None
         description = self._description or {}
         head = self._path / "head.json"
         prior = self._path / "label_prior.json"
@@ -412,7 +417,7 @@ def open_tuned(
         if model is not None:
             classifier = _open_with_other_model(tuned, tasks[0], model, limits=limits, journal=journal)
         elif tuned.plan is not None:
-            classifier = _open_plan(tuned.plan, tasks, limits=limits, journal=journal)
+            classifier = _open_plan(tuned.plan, tasks, tuned.learned, limits=limits, journal=journal)
         elif tasks[0].sections:
             classifier = open_classifier(tasks[0], limits=limits, journal=journal)
         else:
@@ -544,7 +549,12 @@ def _open_with_other_model(
 
 
 def _open_plan(
-    record: Record, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
+    record: Record,
+    tasks: list[Task],
+    learned: Mapping[int, Head | LabelPriorCorrection],
+    *,
+    limits: Limits | None,
+    journal: Journal | None,
 ) -> BasePredictor:
     """Return the cascade of a plan, or the classifier of a plan with one model."""
     from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few runs have one)
@@ -559,15 +569,27 @@ def _open_plan(
         several = {}
     with ExitStack() as opened:
         classifiers = []
-        for task in tasks:
+        for number, task in enumerate(tasks, 1):
             classifiers.append(Classifier.from_task(task, **each))
             opened.callback(classifiers[-1].close)
+            if number in learned:
+                _correct(classifiers[-1], learned[number])
         cascade = plan.cascade(classifiers, **several)
         opened.pop_all()
     for number, classifier in enumerate(classifiers):
         if number not in members:
             classifier.close()
     return cascade
+
+
+def _correct(classifier: Classifier, learned: Head | LabelPriorCorrection) -> None:
+    """Give a classifier its head or its label prior."""
+    from calibrant.heads._head import Head  # noqa: PLC0415 (few runs have one)
+
+    if isinstance(learned, Head):
+        classifier.head = learned
+    else:
+        classifier.prior_correction = learned
 
 
 def _as_exported(tuned: Tuned, classifier: BasePredictor) -> BasePredictor:

@@ -23,11 +23,15 @@ from calibrant.inference._models import ConfiguredModel, public_model, replaced_
 from calibrant.runs._directory import SETTINGS, SETTINGS_KIND, SETTINGS_VERSION, write_settings
 
 if TYPE_CHECKING:
+    from calibrant.calibration._prior import LabelPriorCorrection
+    from calibrant.heads._head import Head
     from calibrant.routing._settings import RoutingProviderSettings
 
 
 BUNDLE: Final = "manifest.json"
 """File that every bundle has."""
+LEARNED: Final = ("head-{}.json", "label_prior-{}.json")
+"""Files of what corrects the models of a plan, by their number."""
 _MAKE: Final = "run it"
 _STATES: Final = ("state", "thompson_state_path", "bandit_state_path")
 
@@ -333,6 +337,43 @@ def fingerprint_of(
         shown = demonstrated(task.demonstrations, rows)
     asked = asked_text(prompt, template, shown)
     return Fingerprint(prompt=asked, model=model, space=space, labels=task.labels)
+
+
+def learned_of_plan(
+    plan: Record, tasks: Sequence[RecordedTask], place: Path
+) -> dict[int, Head | LabelPriorCorrection]:
+    """Return the heads and label priors in a folder that belong to the models of a plan, by number.
+
+    Raises
+    ------
+    StateError
+        A file is damaged, or was learned under another prompt or model than the task's.
+    """
+    found: dict[int, Head | LabelPriorCorrection] = {}
+    for number, fingerprint in planned_fingerprints(plan, tasks).items():
+        head = place / LEARNED[0].format(number)
+        prior = place / LEARNED[1].format(number)
+        if head.exists():
+            from calibrant.heads._head import Head  # noqa: PLC0415 (few runs have one)
+
+            found[number] = Head.load(head, fingerprint=fingerprint)
+        elif prior.exists():
+            from calibrant.calibration._prior import LabelPriorCorrection  # noqa: PLC0415 (few runs have one)
+
+            found[number] = LabelPriorCorrection.load(prior, fingerprint=fingerprint)
+    return found
+
+
+def planned_fingerprints(plan: Record, tasks: Sequence[RecordedTask]) -> dict[int, Fingerprint]:
+    """Return the fingerprints of the models of a plan whose runs have one, by number."""
+    found = {}
+    for number, (model, own) in enumerate(zip(plan["models"], tasks, strict=True), 1):
+        known = model["fingerprint"]
+        if known is not None:
+            found[number] = fingerprint_of(
+                own.task, None, rows=None, model=known["model"], space=known["space"]
+            )
+    return found
 
 
 def n_planned(plan: Record) -> int:
