@@ -22,6 +22,7 @@ from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import without_head
 from calibrant.cli._tables import aligned, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._prediction import LogprobSpace
 from calibrant.core._task import Task
 from calibrant.evaluation._evaluator import BatchEvaluator, default_cache, open_cache
 from calibrant.evaluation._looks import Spent, counted_loss
@@ -172,15 +173,31 @@ def _members(
             f"({', '.join(model.name for model in found.models)}), or its run or bundle, got {len(paths)}: add the "
             "others, or name the models with --model."
         )
-    sources = [read_source(path) for path in paths]
-    for path, source in zip(paths, sources, strict=True):
-        if isinstance(source, Tuned) and (source.plan is not None or source.task.sections):
-            raise ConfigurationError(
-                f"Expected {path} to ask one model, got several: name a run of one model."
-            )
+    sources = [_source(path) for path in paths]
     models: Sequence[str | None] = names or [None] * expected
     # One source or address is that of all models.
     return list(zip(cycle(sources), models, cycle(addresses or [None]), strict=False))
+
+
+def _source(path: Path) -> Task | Tuned:
+    """Return the source of one model, which is asked as in its run.
+
+    Raises
+    ------
+    ConfigurationError
+        A run or a bundle asks several models.
+    """
+    found = read_source(path)
+    if isinstance(found, Task):
+        return found
+    task = found.task
+    if found.plan is not None or task.sections:
+        raise ConfigurationError(f"Expected {path} to ask one model, got several: name a run of one model.")
+    if found.fingerprint.space is not LogprobSpace.FUSED or task.model.scoring not in {None, "auto"}:
+        return found
+    # A cascade decodes unless another scoring was asked for.
+    task = replace(task, model=task.model.model_copy(update={"scoring": "fused"}))
+    return replace(found, tasks=(replace(found.tasks[0], task=task),))
 
 
 def _asked(source: Task | Tuned, model: str | None, place: str | None) -> Task:

@@ -417,7 +417,7 @@ def open_tuned(
         if model is not None:
             classifier = _open_with_other_model(tuned, tasks[0], model, limits=limits, journal=journal)
         elif tuned.plan is not None:
-            classifier = _open_plan(tuned.plan, tasks, tuned.learned, limits=limits, journal=journal)
+            classifier = _open_plan(tuned, tuned.plan, tasks, limits=limits, journal=journal)
         elif tasks[0].sections:
             classifier = open_classifier(tasks[0], limits=limits, journal=journal)
         else:
@@ -475,8 +475,8 @@ def _task_to_open(
     if given:
         task = with_options(task, given, left_out=own.left_out)
     if not task.sections:
-        # With the scoring that the run came to, loading asks nothing.
-        method = (tuned.description or {}).get("method", {})
+        # With the scoring that the run came to, loading asks nothing. That of a plan is of one of several tasks.
+        method = {} if tuned.plan is not None else (tuned.description or {}).get("method", {})
         scoring: Any = method.get("scoring")
         if task.model.scoring not in {None, "auto"} or scoring not in {"decode", "fused"}:
             return task
@@ -549,12 +549,7 @@ def _open_with_other_model(
 
 
 def _open_plan(
-    record: Record,
-    tasks: list[Task],
-    learned: Mapping[int, Head | LabelPriorCorrection],
-    *,
-    limits: Limits | None,
-    journal: Journal | None,
+    tuned: Tuned, record: Record, tasks: list[Task], *, limits: Limits | None, journal: Journal | None
 ) -> BasePredictor:
     """Return the cascade of a plan, or the classifier of a plan with one model."""
     from calibrant.cascade.planning._plan import CascadePlan  # noqa: PLC0415 (few runs have one)
@@ -567,13 +562,19 @@ def _open_plan(
     if len(members) == 1:
         each = whole
         several = {}
+    method = (tuned.description or {}).get("method", {})
+    described = [model["method"] for model in method.get("models", ())] or [method]
+    methods = dict(zip(members, described, strict=False))
     with ExitStack() as opened:
         classifiers = []
-        for number, task in enumerate(tasks, 1):
-            classifiers.append(Classifier.from_task(task, **each))
-            opened.callback(classifiers[-1].close)
-            if number in learned:
-                _correct(classifiers[-1], learned[number])
+        for place, task in enumerate(tasks):
+            classifier = Classifier.from_task(task, **each)
+            opened.callback(classifier.close)
+            if "scoring" in methods.get(place, {}):
+                classifier = classifier.asked_as(methods[place])
+            if place + 1 in tuned.learned:
+                _correct(classifier, tuned.learned[place + 1])
+            classifiers.append(classifier)
         cascade = plan.cascade(classifiers, **several)
         opened.pop_all()
     for number, classifier in enumerate(classifiers):

@@ -1,4 +1,4 @@
-"""Tests of plans whose models are runs or bundles: each answers with its prompt and its head, here and in a bundle."""
+"""Tests of plans whose models are runs or bundles: each answers as in its run, here and in a bundle."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from calibrant.cascade import KeepPolicy, KeepRule, plan_cascade
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
 from command_line import command, prediction_rows, refusal
+from stubborn_server import StubbornServer
 
 cascade = command("cascade")
 TEXTS = [f"other {n}" for n in range(20)]
@@ -116,3 +117,53 @@ def test_a_member_of_several_models_is_refused(
     out = tmp_path / "planned"
     run("cascade", "run", plan, searched, large, "--file", file, "--out", out)
     assert "to ask one model, got several" in refusal(cascade("run", plan, out, large, "--file", file))
+
+
+TASK = """\
+name = "pets"
+labels = ["cat", "dog"]
+prompt = "Which animal?"
+
+[data]
+test = "test.jsonl"
+
+[model]
+name = "openai/{name}"
+api_base = "{api_base}"
+"""
+
+
+@pytest.mark.parametrize("members", [(0, 1), (1,)])
+def test_a_member_is_asked_as_in_its_run(
+    members: tuple[int, ...],
+    start_stubborn_server: Callable[..., StubbornServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run that found out how its models answer is carried out, and opened elsewhere, without finding out again."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    rows = tmp_path / "test.jsonl"
+    rows.write_text("".join(json.dumps({"input": f"{n} meow", "answer": "cat"}) + "\n" for n in range(12)))
+    servers = {
+        "hiding": start_stubborn_server(),
+        "stubborn": start_stubborn_server(has_logprobs=True, refused=["json_schema"]),
+    }
+    for name, server in servers.items():
+        (tmp_path / f"{name}.toml").write_text(TASK.format(name=name, api_base=server.api_base))
+        run("evaluate", tmp_path / f"{name}.toml", "--out", tmp_path / name, "--no-cache")
+    runs = [tmp_path / name for name in servers]
+    found = plan_cascade(*runs, small_cost=1, large_cost=50)
+    rules = tuple(KeepRule.from_threshold(0.5) for _ in members[1:])
+    policy = KeepPolicy(name="as told", members=members, rules=rules)
+    replace(found, policy=policy).save(tmp_path / "plan.json")
+    out = tmp_path / "planned"
+    run("cascade", "run", tmp_path / "plan.json", *runs, "--file", rows, "--out", out)
+    for server in servers.values():
+        server.bodies.clear()
+    monkeypatch.setenv("CALIBRANT_HOME", str(tmp_path / "elsewhere"))
+    with calibrant.load(out) as opened:
+        texts = [row["input"] for row in prediction_rows(out)]
+        again = [(one.label, one.confidence) for one in opened.classify_many(texts)]
+    assert again == [(row["label"], row["confidence"]) for row in prediction_rows(out)]
+    asked = [len(server.formats) for server in servers.values()]
+    assert asked == ([36, 0] if 0 in members else [0, 12])
