@@ -51,6 +51,7 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
+from threadpoolctl import threadpool_limits
 
 from calibrant.calibration import certify_threshold
 from calibrant.heads import EmbeddingModel, fit_head
@@ -321,6 +322,7 @@ def main() -> None:
     parser.add_argument("--labelled", type=int, default=150)
     parser.add_argument("--keep", type=Path, help="folder of answers and vectors")
     options = parser.parse_args()
+    threadpool_limits(1)  # the matrices are small: threads would only wait for each other
     encoder = MiniLM()
     means: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
