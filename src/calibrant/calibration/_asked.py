@@ -292,7 +292,7 @@ def _too_few(request: _Request, fewest: int) -> str:
     labels = counted(fewest, "label")
     return (
         f"A promise of {request.target:g} with probability {1.0 - request.delta:g} takes at least {labels}, "
-        f"all of them right, got a budget of {request.budget:,}: allow more, or promise less."
+        f"all of them as predicted, got a budget of {request.budget:,}: allow more, or promise less."
     )
 
 
