@@ -653,7 +653,7 @@ class Walk:
         )
 
     def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
-        """Add calls to the budget meter; return their usage, with cost 0 if the model is free."""
+        """Add calls to the budget meter; return their usage, with cost 0 if the model is free or runs here."""
         paid = usage
         if usage.cost is None:
             if member.free or member.classifier.in_process:
@@ -663,7 +663,7 @@ class Walk:
         # An answer from a journal made no attempts, and is not paid again.
         if attempts:
             self.budget.pay(paid, attempts)
-        return paid if member.free else usage
+        return paid
 
     @staticmethod
     def _take_unverified(row: _RowState, member: CascadeMember, answer: Prediction, usage: Usage) -> None:
