@@ -240,7 +240,7 @@ def test_leaking_rows_warn(write_task: WriteTask, fake: Fake, caplog: pytest.Log
     test = [{"input": "train 0 meow", "answer": "cat"}, {"input": "new woof", "answer": "dog"}]
     done(run(write_task(test=test), *BUDGET))
     leak, few = [record.getMessage() for record in caplog.records if record.name == "calibrant"]
-    assert "1 train row(s) are also test rows, for example 'train 0 meow'" in leak
+    assert "1 train row is also among the test rows, for example 'train 0 meow'" in leak
     assert "With 4 validation rows only a prompt that is better by about 0.33 accuracy" in few
 
 

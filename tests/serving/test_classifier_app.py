@@ -217,12 +217,14 @@ def test_a_flood_is_refused_before_its_bodies(serve: Any, bundle: Tuned) -> None
 def test_a_deadline_ends_a_request(serve: Any, bundle: Tuned) -> None:
     """A request past its deadline gets 504, its call is cancelled, and its room is free again."""
     held = Held()
-    running = serve(app(bundle, held, deadline_seconds=7.0, most_rows=1, most_texts=1))
+    running = serve(app(bundle, held, deadline_seconds=1.0, most_rows=1, most_texts=1))
     thread, found = later(lambda: ask(running, {"text": "a"}))
     assert held.begun.acquire(timeout=SECONDS)
-    running.clock.advance(7.0)
+    running.clock.advance(1.0)
     thread.join(SECONDS)
     assert found[0].status == 504
+    assert b"did not come within 1 second: " in found[0].body
+    assert b"at most 1 text, got 2" in ask(running, {"texts": ["a", "b"]}).body
     assert held.given_up.wait(SECONDS)
     held.let_go()
     assert ask(running, {"text": "a"}).status == 200

@@ -232,7 +232,11 @@ def _accepted(
             if row not in known:
                 missing = _missing(test, drawn, pile, known)
                 if missing > request.budget - len(known):
-                    return accepted, f"What is left of {request.budget:,} labels could not show more.", 0
+                    return (
+                        accepted,
+                        f"What is left of {counted(request.budget, 'label')} could not show more.",
+                        0,
+                    )
                 right = yield row
                 if right is None:
                     return accepted, "More labels are needed to accept more.", missing

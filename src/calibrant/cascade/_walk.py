@@ -34,6 +34,7 @@ from calibrant.core._errors import (
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Journal, JsonObject, Outcome, Prediction, Record, Step, Usage, Verdict
 from calibrant.core._predictor import Limits, Query
+from calibrant.core._reported import counted
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._feed import Ahead, QueryKeys, QueuedRow
 from calibrant.inference._limits import Gate
@@ -105,7 +106,7 @@ class RowLimits:
         tokens = usage.prompt_tokens + usage.completion_tokens
         cost = usage.cost or 0.0
         if self.max_tokens is not None and tokens >= self.max_tokens:
-            return f"max_tokens of {self.max_tokens:,} is reached ({tokens:,} tokens)"
+            return f"max_tokens of {self.max_tokens:,} is reached ({counted(tokens, 'token')})"
         # A limit on money that cannot be kept must not look as if it were.
         if self.max_cost is not None and unpriced:
             return (

@@ -144,10 +144,11 @@ def _search_model(task: Task) -> Iterator[BasePredictor | None]:
         members = () if cascade is None else cascade.models
         prompts = [entry.prompt for entry in members if entry.prompt is not None]
         if prompts:
+            are = counted(
+                len(prompts), "prompt of [[cascade.models]] is", "prompts of [[cascade.models]] are"
+            )
             _LOG.warning(
-                "The search asks every model of the cascade under the same prompt: %d prompt(s) of [[cascade.models]] "
-                "are not used.",
-                len(prompts),
+                "The search asks every model of the cascade under the same prompt: %s not used.", are
             )
         yield classifier
 

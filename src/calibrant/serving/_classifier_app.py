@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._prediction import JsonObject, Outcome, Prediction, Usage
 from calibrant.core._predictor import CallGroup, Predictor, RetryCancelScope
+from calibrant.core._reported import counted
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.inference._base import ask_async
 from calibrant.inference._classifier import Classifier
@@ -479,7 +480,7 @@ class _Service:
         except TimeoutError:
             self._readiness.note(answered=False)
             raise HTTPException(
-                504, f"The answer did not come within {seconds:g} seconds: send fewer texts."
+                504, f"The answer did not come within {counted(seconds, 'second')}: send fewer texts."
             ) from None
         finally:
             self._rows_in_flight -= len(rows)
@@ -498,9 +499,10 @@ class _Service:
     def _refuse_flood(self, rows: int) -> None:
         most = self._settings.most_rows
         if self._rows_in_flight + rows > most:
+            under_way = counted(self._rows_in_flight, "is", "are")
             raise HTTPException(
                 429,
-                f"Expected at most {most:,} texts under way, and {self._rows_in_flight:,} are: ask again later.",
+                f"Expected at most {counted(most, 'text')} under way, and {under_way}: ask again later.",
                 {"Retry-After": "1"},
             )
 
