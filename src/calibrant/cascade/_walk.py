@@ -692,8 +692,16 @@ class Walk:
 
     def _result(self, row: _RowState) -> Prediction:
         if len(row.systemic) == len(row.steps):  # a model that has ever answered is not among them
-            faults = "; ".join(map(str, row.systemic))
-            failure = ProviderError(f"no model could be asked: {faults}", provider=self.name, systemic=True)
+            faults = "; ".join(fault.summary for fault in row.systemic)
+            statuses = {fault.status for fault in row.systemic}
+            hints = dict.fromkeys(fault.hint for fault in row.systemic if fault.hint)
+            failure = ProviderError(
+                f"no model could be asked: {faults}",
+                provider=self.name,
+                status=statuses.pop() if len(statuses) == 1 else None,
+                hint=" ".join(hints) or None,
+                systemic=True,
+            )
             failure.attempts = row.attempts
             raise failure
         answer = row.answer

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import logging
 import math
+import re
 import threading
 import time
 import uuid
@@ -54,6 +55,8 @@ _PROBE_TEXT: Final = "Are you there?"
 _ALL_FAILED: Final = "The model failed for every text: ask again later."
 _CALL_FAILED: Final = "A call of the model failed: ask again later."
 _UNREACHABLE: Final = "The model's server refuses connections."
+# As the message of a `ProviderError` begins, behind the provider's name.
+_CAUSE: Final = re.compile(r": ([A-Z]\w*(?:Error|Exception|Timeout))(?: \(([45]\d\d)\)|: ([45]\d\d)\b)?")
 _FAILED: Final = "Nobody expected this; the log says why."
 _FAILURES_IN_A_ROW: Final = 3
 # Seconds from the end of a probe to the next one, doubled after each failure.
@@ -476,7 +479,7 @@ class _Service:
         seconds = self._settings.deadline_seconds
         try:
             async with asyncio.timeout(seconds):
-                predictions = await while_connected(request, self._predict(rows))
+                predictions = await while_connected(request, self._predict(request, rows))
         except TimeoutError:
             self._readiness.note(answered=False)
             raise HTTPException(
@@ -506,14 +509,16 @@ class _Service:
                 {"Retry-After": "1"},
             )
 
-    async def _predict(self, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
+    async def _predict(self, request: Request, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
         """Return the predictions of texts; the rows of all requests share the classifier's limits."""
         try:
             async with CallGroup() as group:
                 tasks = [group.create_task(self._answer(*row)) for row in rows]
         except CalibrantError as error:
             self._readiness.note(answered=False)
-            _LOG.error("The model cannot be asked.", extra={"fields": self._error_fields(error)})
+            fields = self._error_fields(error)
+            _LOG.error("The model cannot be asked.", extra={"fields": fields})
+            request.state.log_fields = {"upstream": fields}
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
 
@@ -542,6 +547,9 @@ class _Service:
             decisions.append(decision)
         self._call_back(own)
         request.state.log_fields = {"texts": len(rows), "outcomes": dict(outcomes), "review": review}
+        failures = Counter(_cause(found.reason) for found in predictions if not _is_answered(found))
+        if failures:
+            request.state.log_fields["failures"] = dict(failures)
         if self._settings.log_texts:
             request.state.log_fields["rows"] = [
                 {
@@ -707,6 +715,14 @@ class _Watch:
 def _is_answered(prediction: Prediction) -> bool:
     """Return whether the model answered, even if its answer is not a label."""
     return prediction.outcome is not Outcome.ERROR
+
+
+def _cause(reason: str) -> str:
+    """Return the type and the status of a failed call, without the provider's words, which may quote the text."""
+    found = _CAUSE.search(reason)
+    if found is None:
+        return "unknown"
+    return " ".join(filter(None, found.groups()))
 
 
 def _digest(key: str) -> bytes:
