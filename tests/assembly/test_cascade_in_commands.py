@@ -429,7 +429,7 @@ def test_optimize_warns_of_unused_prompts(
     task = write_task(extra=SECTION.format(threshold=0.9) + 'prompt = "Look closely."\n')
     with caplog.at_level(logging.WARNING, logger="calibrant"):
         run("optimize", task, *BUDGET, "--out", task.parent / "run")
-    assert any("1 prompt(s) of [[cascade.models]] are not used" in message for message in caplog.messages)
+    assert any("1 prompt of [[cascade.models]] is not used" in message for message in caplog.messages)
     assert all("Look closely." not in r.messages[0]["content"] for r in opened["large"][0].requests)
 
 

@@ -166,6 +166,17 @@ def test_a_larger_model_answers_under_the_prompt_of_the_run(tmp_path: Path, serv
     found = json_of(run(*words, tmp_path / "out", "--json"))
     assert (found["kept"], found["labels_used"]) == (1.0, len(server.asked))
     assert {body["model"] for body in server.asked} == {"large"}
+    assert found["agreement_with"] == "systemone/large"
+    shown = done(run(*words, tmp_path / "out")).stdout
+    assert f"given by systemone/large, {found['labels_given']} of them as predicted" in shown
+    assert "at least 90.0% of them agree with systemone/large." in shown
+    assert f"Files in {tmp_path / 'out'}: certificate.json, decisions.csv, answers.csv\n" in shown
+    output = done(run(*words, tmp_path / "output", "--metric", "output")).stdout
+    assert "get the label asked for, agree with systemone/large." in output
+    recall = done(run(*words, tmp_path / "recall", "--recall", "cat")).stdout
+    assert "of all rows that systemone/large labels cat are among them" in recall
+    assert "right" not in shown + output + recall
+    assert "true" not in shown + output + recall
     server.probabilities = (0.2, 0.8)
     assert not json_of(run(*words, tmp_path / "other", "--json"))["certified"]
     error = refusal(run(predictions(tmp_path), *words[1:], tmp_path / "third"))
@@ -311,7 +322,8 @@ def test_a_budget_too_small_is_said(tmp_path: Path) -> None:
     result = done(
         run(predictions(tmp_path), *TARGET, "--budget", "5", "--ask", ask, "--out", tmp_path / "out")
     )
-    assert "takes at least" in result.stdout
+    assert "labels, all of them as predicted, got a budget of 5" in result.stdout
+    assert "answers.csv" not in result.stdout
     assert not (tmp_path / "asked.txt").exists()
 
 

@@ -214,6 +214,19 @@ def test_a_larger_model_answers_under_the_prompt_of_the_run(tmp_path: Path) -> N
         assert len(server.asked) == 20
         accuracy = found["accuracy"]
         assert accuracy["estimate"] < 0.1
+        assert found["agreement_with"] == "systemone/large"
+        shown = done(run(folder, *words, tmp_path / "out")).stdout
+        assert "60 rows; 20 labels of systemone/large used" in shown
+        assert "\nagreement " in shown
+        assert "accuracy" not in shown
+        assert f"Files in {tmp_path / 'out'}: estimate.json, answers.csv\n" in shown
+        other = write_rows(
+            tmp_path / "q.jsonl",
+            [{"input": f"text {n}", "label": "dog", "answer": None, "confidence": 0.9} for n in range(60)],
+        )
+        apart = done(run(folder, *words, tmp_path / "apart", "--against", other)).stdout
+        assert "agreement more than the other" in apart
+        assert "accuracy" not in apart
         error = refusal(run(predictions(tmp_path), *words, tmp_path / "other"))
         assert "directory of calibrant label" in error
     finally:

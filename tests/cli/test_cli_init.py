@@ -156,7 +156,7 @@ def test_odd_rows_are_warned_of() -> None:
         "'other' occurs once: one row is either learned from or measured, never both; add rows, or merge labels.",
         "'billing' spelled in several ways: the most frequent one is taken.",
         "equal texts with different answers in lines 2 and 62 (billing, delivery): correct one of the two.",
-        "1 row(s) repeat an earlier text: equal texts stay in one split.",
+        "1 row repeats an earlier text: equal texts stay in one split.",
         "1 text of more than 12,000 bytes may be too long for the model, in line 66.",
         f"60 near-duplicates in 2 groups, such as lines 2 and 4: {APART}",
     ]

@@ -240,7 +240,7 @@ def test_leaking_rows_warn(write_task: WriteTask, fake: Fake, caplog: pytest.Log
     test = [{"input": "train 0 meow", "answer": "cat"}, {"input": "new woof", "answer": "dog"}]
     done(run(write_task(test=test), *BUDGET))
     leak, few = [record.getMessage() for record in caplog.records if record.name == "calibrant"]
-    assert "1 train row(s) are also test rows, for example 'train 0 meow'" in leak
+    assert "1 train row is also among the test rows, for example 'train 0 meow'" in leak
     assert "With 4 validation rows only a prompt that is better by about 0.33 accuracy" in few
 
 
@@ -374,6 +374,9 @@ def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: p
     text = shown(monkeypatch, write_task, result_of())
     assert table(text) == [["seed prompt", "-", "-", "-", "-"]]
     assert "3 test answers failed with a transport error and count neither way." in text
+    empty = replace(result_of().seed_prompt, failures=("fake: the response holds no text and no refusal",))
+    told = shown(monkeypatch, write_task, result_of(seed_prompt=empty, best_prompt=empty))
+    assert "3 test answers failed with an empty answer and count neither way." in told
     assert "4 of 10 completions of the search came without usable log-probabilities" in text
     assert (
         "12 rows asked in the search, 2 prompts proposed and 0 of them promising, 5 s; cost: $0.0123." in text

@@ -275,7 +275,7 @@ def test_a_frame_becomes_a_task(caplog: pytest.LogCaptureFixture) -> None:
     frame = pd.DataFrame({"note": [*texts, "a hiss"], "kind": [*answers, None]})
     task = Task.from_frame(frame, text="note", label="kind")
     assert task.labels.labels == ("cat", "dog")
-    assert "1 row(s) of the frame have no label" in caplog.text
+    assert "1 row of the frame has no label and is left out" in caplog.text
     splits = task.train, task.validation, task.test
     found = [{row.input for row in rows} for rows in splits]
     assert not found[0] & found[1] | found[0] & found[2] | found[1] & found[2]

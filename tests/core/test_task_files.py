@@ -417,7 +417,8 @@ def test_shared_rows_are_warned_of(write_task: WriteTask, caplog: pytest.LogCapt
     """Rows shared by any two splits are warned of, whatever their case and spaces."""
     row = '{"input": " TRAIN 0 Meow", "answer": "cat"}\n'
     assert warnings_of(write_task(validation=row, test=row), caplog) == [
-        f"task.toml: 1 {one} row(s) are also {other} rows, for example 'train 0 meow': remove them from one of the two."
+        f"task.toml: 1 {one} row is also among the {other} rows, for example 'train 0 meow': remove such rows "
+        "from one of the two."
         for one, other in (("train", "test"), ("validation", "test"), ("train", "validation"))
     ]
 

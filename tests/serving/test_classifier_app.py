@@ -217,12 +217,14 @@ def test_a_flood_is_refused_before_its_bodies(serve: Any, bundle: Tuned) -> None
 def test_a_deadline_ends_a_request(serve: Any, bundle: Tuned) -> None:
     """A request past its deadline gets 504, its call is cancelled, and its room is free again."""
     held = Held()
-    running = serve(app(bundle, held, deadline_seconds=7.0, most_rows=1, most_texts=1))
+    running = serve(app(bundle, held, deadline_seconds=1.0, most_rows=1, most_texts=1))
     thread, found = later(lambda: ask(running, {"text": "a"}))
     assert held.begun.acquire(timeout=SECONDS)
-    running.clock.advance(7.0)
+    running.clock.advance(1.0)
     thread.join(SECONDS)
     assert found[0].status == 504
+    assert b"did not come within 1 second: " in found[0].body
+    assert b"at most 1 text, got 2" in ask(running, {"texts": ["a", "b"]}).body
     assert held.given_up.wait(SECONDS)
     held.let_go()
     assert ask(running, {"text": "a"}).status == 200
@@ -272,6 +274,10 @@ def logged() -> Iterator[io.StringIO]:
     [
         ProviderError("no such model as secret", provider="p", status=404, hint="Mend it."),
         Prediction(label=None, outcome=Outcome.ERROR, reason="no connection to http://secret"),
+        Prediction(label=None, outcome=Outcome.ERROR, reason="p: HTTPStatusError: 401 secret, room 500"),
+        Prediction(
+            label=None, outcome=Outcome.ERROR, reason="a: p: PermissionDenied (403): b: XError (403): secret"
+        ),
     ],
 )
 def test_provider_messages_are_logged_on_request(
@@ -283,12 +289,17 @@ def test_provider_messages_are_logged_on_request(
     assert (found.status, b"secret" in found.body) == (503, False)
     running.ask(path="/healthz", method="GET")  # by then the first one is logged
     assert ("secret" in logged.getvalue()) is texts
-    errors = [own for own in map(json.loads, logged.getvalue().splitlines()) if own["level"] == "error"]
+    lines = [json.loads(line) for line in logged.getvalue().splitlines()]
+    errors = [own for own in lines if own["level"] == "error"]
+    (request,) = (own for own in lines if own["event"] == "request")
     if isinstance(answer, Prediction):
+        causes = {"no": "unknown", "p:": "HTTPStatusError 401", "a:": "XError 403"}
+        assert request["failures"] == {causes[answer.reason.split()[0]]: 1}
         assert found.json["results"][0]["reason"] == "The call of the model failed: ask again later."
     else:
         logged_fields = {"error": "ProviderError", "status": 404, "hint": "Mend it."}
         assert logged_fields.items() <= errors[0].items()
+        assert logged_fields.items() <= request["upstream"].items()
 
 
 def test_asyncio_errors_are_logged_without_texts(logged: io.StringIO) -> None:

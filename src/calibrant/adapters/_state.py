@@ -19,6 +19,7 @@ from calibrant.core._errors import ConfigurationError, LimitReachedError, Provid
 from calibrant.core._labels import LabelSet, OpenLabels
 from calibrant.core._prediction import FloatArray, LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Predictor, Query
+from calibrant.core._reported import counted
 from calibrant.logprobs._fields import labels_from_schema
 
 # Of the last rows, failed ones that stop a search: at least so many, and more than this share.
@@ -149,9 +150,8 @@ class SearchSize:
         if max_metric_calls >= self.floor:
             return
         sample = f" and {self.threshold_rows} training rows for thresholds" if self.threshold_rows else ""
-        others = (
-            f", and each of {self.other_prompts} other prompt(s) one pass more" if self.other_prompts else ""
-        )
+        prompts = counted(self.other_prompts, "other prompt")
+        others = f", and each of {prompts} one pass more" if self.other_prompts else ""
         raise ConfigurationError(
             f"Expected max_metric_calls (--max-metric-calls) >= {self.floor}, got {max_metric_calls}: one accepted "
             f"proposal takes two passes over {self.validation_rows} validation rows, two minibatches of "

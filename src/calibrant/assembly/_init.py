@@ -709,11 +709,12 @@ def _choose(
 
 
 def _text_reason(column: Column) -> str:
-    return f"{column.mean_words:.0f} words on average, {column.distinct_share:.0%} of the texts differ"
+    return f"{counted(round(column.mean_words), 'word')} on average, {column.distinct_share:.0%} of the texts differ"
 
 
 def _label_reason(column: Column) -> str:
-    return f"{len(column.counts)} values, repeated {len(column.filled) / len(column.counts):.0f} times on average"
+    times = round(len(column.filled) / len(column.counts))
+    return f"{counted(len(column.counts), 'value')}, repeated {counted(times, 'time')} on average"
 
 
 def _gain(texts: Sequence[str], answers: Sequence[str]) -> float:

@@ -117,7 +117,8 @@ class RowChecks:
             more = _more(len(self._conflicts))
             yield f"equal texts with different answers in lines {'; '.join(pairs)}{more}: correct one of the two."
         if self._repeated:
-            yield f"{self._repeated:,} row(s) repeat an earlier text: equal texts stay in one split."
+            rows = counted(self._repeated, "row repeats", "rows repeat")
+            yield f"{rows} an earlier text: equal texts stay in one split."
         if self._long:
             texts = counted(len(self._long), "text")
             lines = "line " if len(self._long) == 1 else "lines "

@@ -232,7 +232,11 @@ def _accepted(
             if row not in known:
                 missing = _missing(test, drawn, pile, known)
                 if missing > request.budget - len(known):
-                    return accepted, f"What is left of {request.budget:,} labels could not show more.", 0
+                    return (
+                        accepted,
+                        f"What is left of {counted(request.budget, 'label')} could not show more.",
+                        0,
+                    )
                 right = yield row
                 if right is None:
                     return accepted, "More labels are needed to accept more.", missing
@@ -292,7 +296,7 @@ def _too_few(request: _Request, fewest: int) -> str:
     labels = counted(fewest, "label")
     return (
         f"A promise of {request.target:g} with probability {1.0 - request.delta:g} takes at least {labels}, "
-        f"all of them right, got a budget of {request.budget:,}: allow more, or promise less."
+        f"all of them as predicted, got a budget of {request.budget:,}: allow more, or promise less."
     )
 
 

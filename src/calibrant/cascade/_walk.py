@@ -34,6 +34,7 @@ from calibrant.core._errors import (
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import Journal, JsonObject, Outcome, Prediction, Record, Step, Usage, Verdict
 from calibrant.core._predictor import Limits, Query
+from calibrant.core._reported import counted
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._feed import Ahead, QueryKeys, QueuedRow
 from calibrant.inference._limits import Gate
@@ -105,7 +106,7 @@ class RowLimits:
         tokens = usage.prompt_tokens + usage.completion_tokens
         cost = usage.cost or 0.0
         if self.max_tokens is not None and tokens >= self.max_tokens:
-            return f"max_tokens of {self.max_tokens:,} is reached ({tokens:,} tokens)"
+            return f"max_tokens of {self.max_tokens:,} is reached ({counted(tokens, 'token')})"
         # A limit on money that cannot be kept must not look as if it were.
         if self.max_cost is not None and unpriced:
             return (
@@ -653,7 +654,7 @@ class Walk:
         )
 
     def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
-        """Add calls to the budget meter; return their usage, with cost 0 if the model is free."""
+        """Add calls to the budget meter; return their usage, with cost 0 if the model is free or runs here."""
         paid = usage
         if usage.cost is None:
             if member.free or member.classifier.in_process:
@@ -663,7 +664,7 @@ class Walk:
         # An answer from a journal made no attempts, and is not paid again.
         if attempts:
             self.budget.pay(paid, attempts)
-        return paid if member.free else usage
+        return paid
 
     @staticmethod
     def _take_unverified(row: _RowState, member: CascadeMember, answer: Prediction, usage: Usage) -> None:
@@ -691,8 +692,16 @@ class Walk:
 
     def _result(self, row: _RowState) -> Prediction:
         if len(row.systemic) == len(row.steps):  # a model that has ever answered is not among them
-            faults = "; ".join(map(str, row.systemic))
-            failure = ProviderError(f"no model could be asked: {faults}", provider=self.name, systemic=True)
+            faults = "; ".join(fault.summary for fault in row.systemic)
+            statuses = {fault.status for fault in row.systemic}
+            hints = dict.fromkeys(fault.hint for fault in row.systemic if fault.hint)
+            failure = ProviderError(
+                f"no model could be asked: {faults}",
+                provider=self.name,
+                status=statuses.pop() if len(statuses) == 1 else None,
+                hint=" ".join(hints) or None,
+                systemic=True,
+            )
             failure.attempts = row.attempts
             raise failure
         answer = row.answer

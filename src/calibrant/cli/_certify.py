@@ -9,7 +9,7 @@ import subprocess
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -31,7 +31,7 @@ from calibrant.evaluation._asked import (
     LabelSource,
     certify_saved,
 )
-from calibrant.evaluation._estimated import EstimatedRows, estimate_saved
+from calibrant.evaluation._estimated import ESTIMATE, EstimatedRows, estimate_saved
 from calibrant.runs._rows import SavedRows
 
 _ANSWERS: Final = "answers.csv"
@@ -76,6 +76,7 @@ def certify(options: Certify) -> None:
             label=label,
             budget=options.budget,
         )
+    found = replace(found, agreement_with=_asked_model(options))
     found.write(options.out)
     print_output(found.to_record(), _lines(found, options, file), as_json=options.as_json)
 
@@ -112,12 +113,18 @@ def _person_file(ask: str) -> Path | None:
     return path
 
 
+def _asked_model(options: Certify | EstimateOptions) -> str | None:
+    """Return the name of the model that is asked; None for a person or a command."""
+    return options.ask.removeprefix(_MODEL) if options.ask.startswith(_MODEL) else None
+
+
 def answerer(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSource | None:
     """Return the source of labels: a larger model, or a command; None for a person."""
     if _person_file(options.ask) is not None:
         return None
-    if options.ask.startswith(_MODEL):
-        return _of_model(options, stack)
+    model = _asked_model(options)
+    if model is not None:
+        return _of_model(model, options, stack)
     try:
         words = shlex.split(options.ask)
     except ValueError:  # a quote that is not closed
@@ -130,7 +137,7 @@ def answerer(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSourc
     return _Command(name=f"{options.ask!r} of --ask", words=words)
 
 
-def _of_model(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSource:
+def _of_model(model: str, options: Certify | EstimateOptions, stack: ExitStack) -> LabelSource:
     from calibrant.inference._classifier import Classifier
     from calibrant.tuned._task_record import read_run_settings, task_from_record, with_model_alone
 
@@ -141,7 +148,7 @@ def _of_model(options: Certify | EstimateOptions, stack: ExitStack) -> LabelSour
         )
     record = read_run_settings(options.predictions).tasks[0]
     own = task_from_record(record, place=options.predictions).task
-    task = with_model_alone(own, options.ask.removeprefix(_MODEL), api_base=options.api_base)
+    task = with_model_alone(own, model, api_base=options.api_base)
     predictor = stack.enter_context(Classifier.from_task(task))
 
     def answer(text: str) -> str:
@@ -156,7 +163,10 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
     if options.predicted is not None:
         which += f" labelled {options.predicted}"
     right = found.label if certificate.metric == "recall" else "as predicted"
-    given = f"{counted(len(found.answers), 'label')} given, {found.n_right:,} of them {right}"
+    given = f"{counted(len(found.answers), 'label')} given"
+    if found.agreement_with is not None:
+        given += f" by {found.agreement_with}"
+    given += f", {found.n_right:,} of them {right}"
     yield f"{found.rows.name}: {which}; {given if found.answers else 'no label given yet'}"
     if certificate.certified:
         yield f"Certified: {found.sentence()}"
@@ -166,7 +176,13 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
         yield file.waiting_line(found.waiting)
     else:
         yield f"Why not more: {certificate.reason}"
-    yield f"Files in {options.out}: {CERTIFICATE}, {DECIDED}"
+    yield _files_line([CERTIFICATE, DECIDED], options, file)
+
+
+def _files_line(names: list[str], options: Certify | EstimateOptions, file: AnswerFile) -> str:
+    if file.answers and file.path.parent == options.out:
+        names = [*names, file.path.name]
+    return f"Files in {options.out}: {', '.join(names)}"
 
 
 def estimate(options: EstimateOptions) -> None:
@@ -180,34 +196,41 @@ def estimate(options: EstimateOptions) -> None:
         found = estimate_saved(
             rows, file, answer=answerer(options, stack), budget=options.budget, other=other
         )
+    found = replace(found, agreement_with=_asked_model(options))
     found.write(options.out)
     print_output(found.to_record(), _estimate_lines(found, options, file), as_json=options.as_json)
 
 
 def _estimate_lines(found: EstimatedRows, options: EstimateOptions, file: AnswerFile) -> Iterator[str]:
-    given = f"{counted(found.labels_used, 'label')} used" if found.labels_used else "no label given yet"
+    given = "no label given yet"
+    measured = "accuracy"
+    if found.labels_used:
+        given = f"{counted(found.labels_used, 'label')} used"
+    if found.agreement_with is not None:
+        given = f"{counted(found.labels_used, 'label')} of {found.agreement_with} used"
+        measured = "agreement"
     yield f"{found.rows.name}: {counted(len(found.rows), 'row')}; {given}"
     if found.pile is not None:
-        yield from _pile_lines(found.pile, len(found.rows))
+        yield from _pile_lines(found.pile, len(found.rows), measured)
     if found.difference is not None and found.other is not None:
         yield from aligned(
             [
                 ("", "estimate", "95 % interval", "plain sample"),
-                ("accuracy more than the other", *_cells(found.difference, sign="+")),
+                (f"{measured} more than the other", *_cells(found.difference, sign="+")),
             ]
         )
         yield f"The other: {found.other.name}; both predict the same for all rows but {found.difference.rows_apart:,}."
     if found.waiting:
         yield file.waiting_line(found.waiting)
-    yield f"Files in {options.out}: estimate.json"
+    yield _files_line([ESTIMATE], options, file)
 
 
-def _pile_lines(pile: PileEstimate, n: int) -> Iterator[str]:
+def _pile_lines(pile: PileEstimate, n: int, measured: str) -> Iterator[str]:
     table = [["label", "share", "95 % interval", "predicted", "plain sample"]]
     for label, found in pile.shares.items():
         predicted = f"{pile.predicted[label] / n:.1%}"
         table.append([label, *_cells(found, predicted=predicted)])
-    table.append(["accuracy", *_cells(pile.accuracy, predicted="")])
+    table.append([measured, *_cells(pile.accuracy, predicted="")])
     table.append(["macro F1", *_cells(pile.macro_f1, predicted="", form=".3f")])
     yield from aligned(table)
     yield "plain sample: labels that an interval so narrow takes without the predictions."

@@ -144,10 +144,11 @@ def _search_model(task: Task) -> Iterator[BasePredictor | None]:
         members = () if cascade is None else cascade.models
         prompts = [entry.prompt for entry in members if entry.prompt is not None]
         if prompts:
+            are = counted(
+                len(prompts), "prompt of [[cascade.models]] is", "prompts of [[cascade.models]] are"
+            )
             _LOG.warning(
-                "The search asks every model of the cascade under the same prompt: %d prompt(s) of [[cascade.models]] "
-                "are not used.",
-                len(prompts),
+                "The search asks every model of the cascade under the same prompt: %s not used.", are
             )
         yield classifier
 
@@ -208,10 +209,14 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
     errors = sum(score.outcomes.get("error", 0) for score in scores)
     failures = [failure for score in scores for failure in score.failures]
     if errors:
-        from calibrant.cli._evaluate import is_refused
+        from calibrant.cli._evaluate import failures_text, is_refused
 
         refused = next(filter(is_refused, failures), None)
-        why = "with a transport error" if refused is None else f"as the server refused them ({refused})"
+        why = (
+            f"with {failures_text(failures)}"
+            if refused is None
+            else f"as the server refused them ({refused})"
+        )
         count = "counts" if errors == 1 else "count"
         yield f"{counted(errors, 'test answer')} failed {why} and {count} neither way."
     unreadable = sum(score.outcomes.get("unparsed", 0) for score in scores)

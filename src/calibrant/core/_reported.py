@@ -78,6 +78,8 @@ def counted(count: float, noun: str, plural: str = "") -> str:
     >>> counted(1, "row"), counted(1024, "row"), counted(0, "row is", "rows are")
     ('1 row', '1,024 rows', '0 rows are')
     """
+    if isinstance(count, float) and count.is_integer():
+        count = int(count)
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 

@@ -17,6 +17,7 @@ import pydantic
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import INPUT_SLOT
+from calibrant.core._reported import counted
 from calibrant.core._rows import ENDINGS, Columns, DataSource, Example
 from calibrant.core._settings import (
     SCORING_PARAMETERS,
@@ -375,7 +376,8 @@ def _labels_in(rows: Sequence[Example], column: str) -> list[str]:
 
 
 def _warn_about_unlabelled(rows: int) -> None:
-    _LOG.warning("%d row(s) of the frame have no label and are left out.", rows)
+    none = counted(rows, "row of the frame has no label and is", "rows of the frame have no label and are")
+    _LOG.warning("%s left out.", none)
 
 
 def _checked_rows(source: DataSource, labels: LabelSet) -> Iterator[Example]:
@@ -393,10 +395,9 @@ def _warn_about_leaks(splits: Mapping[str, Sequence[Example]], path: Path) -> No
         shared = texts.get(first, set()) & texts.get(second, set())
         if shared:
             _LOG.warning(
-                "%s: %d %s row(s) are also %s rows, for example %.60r: remove them from one of the two.",
+                "%s: %s also among the %s rows, for example %.60r: remove such rows from one of the two.",
                 path,
-                len(shared),
-                first,
+                counted(len(shared), f"{first} row is", f"{first} rows are"),
                 second,
                 min(shared),
             )

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, StateError
 from calibrant.core._predictor import Limits, Predictor, Stop
+from calibrant.core._reported import counted
 from calibrant.core._rows import Example
 from calibrant.distributed._ledger import BudgetLedger
 from calibrant.distributed._ray import (
@@ -266,7 +267,7 @@ class _ClusterRun:
         def listen() -> None:
             while not stop.reason and not done.wait(_LOOK_SECONDS):
                 if seconds is not None and time.perf_counter() - self.account.started >= seconds:
-                    stop.request(f"The deadline of {seconds:g} seconds has passed")
+                    stop.request(f"The deadline of {counted(seconds, 'second')} has passed")
             if stop.reason and not done.is_set():
                 with suppress(StateError):  # `take` meets the same error and raises it
                     ledger.ask(BudgetLedger.close, stop.reason, at_once=True)

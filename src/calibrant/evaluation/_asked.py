@@ -234,6 +234,8 @@ class AskedRows:
         Rows that wait for the answer of a person.
     delta : float
         As for `certify_saved`; that of the certificate is larger where other promises were asked of these rows.
+    agreement_with : str or None
+        Model whose labels were asked for: the promise is agreement with it, not being right.
     """
 
     rows: SavedRows
@@ -243,6 +245,7 @@ class AskedRows:
     places: IndexArray
     answers: Mapping[int, str]
     waiting: int
+    agreement_with: str | None = None
 
     @property
     def n_accepted(self) -> int:
@@ -272,17 +275,21 @@ class AskedRows:
         promise = f"with probability {1 - found.delta:g}, at least {found.target:.1%}"
         are = "is" if self.n_accepted == 1 else "are"
         rows = f"{counted(self.n_accepted, 'row')} ({found.kept:.1%}) {are}"
+        model = self.agreement_with
         if found.metric == "recall":
+            having = (
+                f"whose true label is {self.label}" if model is None else f"that {model} labels {self.label}"
+            )
             return (
-                f"{rows} flagged, from a probability of {self.label} of {threshold} on; {promise} of all rows whose "
-                f"true label is {self.label} are among them. {about}"
+                f"{rows} flagged, from a probability of {self.label} of {threshold} on; {promise} of all rows {having} "
+                f"are among them. {about}"
             )
         which = (
             "of them" if found.metric == "accuracy" else "of all rows, if the others get the label asked for,"
         )
         return (
             f"{rows} accepted, {self.n_accepted_unseen:,} of them without a label given, from a confidence of "
-            f"{threshold} on; {promise} {which} are right. {about}"
+            f"{threshold} on; {promise} {which} {'are right' if model is None else f'agree with {model}'}. {about}"
         )
 
     def to_record(self) -> JsonObject:
@@ -300,6 +307,7 @@ class AskedRows:
             "accepted": self.n_accepted,
             "labels_given": len(self.answers),
             "labels_right": self.n_right,
+            "agreement_with": self.agreement_with,
             "waiting": self.waiting,
         }
 

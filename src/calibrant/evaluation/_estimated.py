@@ -48,6 +48,8 @@ class EstimatedRows:
         Labels that the estimates are made of.
     waiting : int
         Rows that wait for the answer of a person.
+    agreement_with : str or None
+        Model whose labels were asked for: accuracy is agreement with it, not being right.
     """
 
     rows: SavedRows
@@ -56,6 +58,7 @@ class EstimatedRows:
     difference: DifferenceEstimate | None
     labels_used: int
     waiting: int
+    agreement_with: str | None = None
 
     def to_record(self) -> JsonObject:
         """Return the estimates as JSON values, as ``estimate.json`` holds them."""
@@ -66,6 +69,7 @@ class EstimatedRows:
             "rows": len(self.rows),
             "labels_used": self.labels_used,
             "waiting": self.waiting,
+            "agreement_with": self.agreement_with,
         }
         if self.pile is not None:
             record |= {

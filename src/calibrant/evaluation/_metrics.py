@@ -146,7 +146,7 @@ class EvaluationMetrics(Recorded):
     cost : float or None
         US dollars paid; None where no price is known for any row.
     unpriced_rows : int
-        Rows paid for whose price is not known: `cost` lacks them.
+        Rows with a paid call whose price is not known: `cost` lacks it.
     seconds : float
         Wall time of this session, in seconds.
     session_rows : int
@@ -703,7 +703,6 @@ class Tally:
             self._composite.add(answer, label, parts)
 
     def _count_payment(self, row: Record) -> None:
-        tokens = row["prompt_tokens"] + row["completion_tokens"]
         if row["attempts"] == 0:
             self.from_cache += row["outcome"] != Outcome.ERROR.value
             return
@@ -713,8 +712,11 @@ class Tally:
         if row["cost"] is not None:
             self.cost += row["cost"]
             self.priced += 1
-        elif tokens > 0:
-            self.unpriced += 1
+        # A cascade's models have prices of their own, and the row has the sum of those that are known.
+        steps: list[Record] = [
+            {**step["usage"], "attempts": step["attempts"]} for step in row.get("steps") or ()
+        ]
+        self.unpriced += any(map(_is_unpriced, steps or [row]))
 
     def _structure(self) -> StructureMetrics | None:
         """Return the distances of answers from true labels; None where labels are flat or true ones not known."""
@@ -936,6 +938,12 @@ class _AheadCounts:
         if answered:
             return wilson_interval(tally.correct + self.correct, answered)
         return None
+
+
+def _is_unpriced(part: Record) -> bool:
+    """Return True for a row or a step of one whose calls have no known price."""
+    tokens = part["prompt_tokens"] + part["completion_tokens"]
+    return bool(part["cost"] is None and tokens > 0 and part["attempts"] > 0)
 
 
 def error_kind(reason: str) -> str:

@@ -20,6 +20,7 @@ from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import as_label_set, normalise_label
 from calibrant.core._prediction import Outcome, Prediction, Record, Usage
 from calibrant.core._predictor import Stop
+from calibrant.core._reported import counted
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.inference._base import run_sync
@@ -438,7 +439,8 @@ class Confusions:
         for truth, given in costliest[:_PAIRS]:
             cost = record.cost[truth, given]
             confusions.append(f'"{truth}" was taken for "{given}" (summed confidence {cost:.1f})')
-        return f"On {len(record.got)} rows that were asked under this prompt: {'; '.join(confusions)}."
+        rows = counted(len(record.got), "row that was", "rows that were")
+        return f"On {rows} asked under this prompt: {'; '.join(confusions)}."
 
 
 class ReflectingAdapter(ConfidenceAdapter):

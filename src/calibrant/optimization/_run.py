@@ -360,7 +360,7 @@ def _within(limits: Limits, stop: Stop, *, journal: JsonlStore, directory: Path 
     seconds = limits.run_seconds
     timer = None
     if seconds is not None:
-        reason = f"The deadline of {seconds:g} seconds has passed"
+        reason = f"The deadline of {counted(seconds, 'second')} has passed"
         timer = threading.Timer(seconds, stop.request, args=(reason,), kwargs={"at_once": True})
         timer.daemon = True
         timer.start()

@@ -298,14 +298,16 @@ def _remarks(metrics: Mapping[str, Any], rows: PromptRows, *, finished: bool) ->
     remarks = []
     if not finished:
         remarks.append(
-            f"This run has no metrics.json or result.json: it is not finished. What follows is about the {len(rows):,} "
-            "rows that are there so far."
+            f"This run has no metrics.json or result.json: it is not finished. What follows is about the "
+            f"{counted(len(rows), 'row that is', 'rows that are')} there so far."
         )
     if rows.saved.is_torn:
         remarks.append("The last line of predictions.jsonl is cut off and was left out.")
     if metrics.get("complete") is False:
         expected = metrics.get("rows_expected")
-        total = f" of {expected:,}" if isinstance(expected, int) else ""
+        noun = ("row is", "rows are")
+        if isinstance(expected, int):
+            noun = (f"of {expected:,} rows is", f"of {expected:,} rows are")
         why = f" ({metrics['stopped']})" if metrics.get("stopped") else ""
-        remarks.append(f"This run ended early{why}: {len(rows):,}{total} rows are there.")
+        remarks.append(f"This run ended early{why}: {counted(len(rows), *noun)} there.")
     return remarks

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from calibrant.core._prediction import JsonObject, Outcome, Part, Prediction
+from calibrant.core._reported import counted
 from calibrant.heads._tuned import Decision
 
 _FAILED = "The call of the model failed: ask again later."
@@ -157,6 +158,6 @@ def parse_request(body: bytes, most_texts: int) -> list[str]:
         raise HTTPException(422, f"{_SHAPE}, got {place} otherwise: {problem['msg']}.") from None
     if len(texts) > most_texts:
         raise HTTPException(
-            422, f"Expected at most {most_texts:,} texts, got {len(texts):,}: send several requests."
+            422, f"Expected at most {counted(most_texts, 'text')}, got {len(texts):,}: send several requests."
         )
     return texts

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import logging
 import math
+import re
 import threading
 import time
 import uuid
@@ -27,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._prediction import JsonObject, Outcome, Prediction, Usage
 from calibrant.core._predictor import CallGroup, Predictor, RetryCancelScope
+from calibrant.core._reported import counted
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.inference._base import ask_async
 from calibrant.inference._classifier import Classifier
@@ -53,6 +55,8 @@ _PROBE_TEXT: Final = "Are you there?"
 _ALL_FAILED: Final = "The model failed for every text: ask again later."
 _CALL_FAILED: Final = "A call of the model failed: ask again later."
 _UNREACHABLE: Final = "The model's server refuses connections."
+# As the message of a `ProviderError` begins, behind the provider's name.
+_CAUSE: Final = re.compile(r": ([A-Z]\w*(?:Error|Exception|Timeout))(?: \(([45]\d\d)\)|: ([45]\d\d)\b)?")
 _FAILED: Final = "Nobody expected this; the log says why."
 _FAILURES_IN_A_ROW: Final = 3
 # Seconds from the end of a probe to the next one, doubled after each failure.
@@ -475,11 +479,11 @@ class _Service:
         seconds = self._settings.deadline_seconds
         try:
             async with asyncio.timeout(seconds):
-                predictions = await while_connected(request, self._predict(rows))
+                predictions = await while_connected(request, self._predict(request, rows))
         except TimeoutError:
             self._readiness.note(answered=False)
             raise HTTPException(
-                504, f"The answer did not come within {seconds:g} seconds: send fewer texts."
+                504, f"The answer did not come within {counted(seconds, 'second')}: send fewer texts."
             ) from None
         finally:
             self._rows_in_flight -= len(rows)
@@ -498,20 +502,23 @@ class _Service:
     def _refuse_flood(self, rows: int) -> None:
         most = self._settings.most_rows
         if self._rows_in_flight + rows > most:
+            under_way = counted(self._rows_in_flight, "is", "are")
             raise HTTPException(
                 429,
-                f"Expected at most {most:,} texts under way, and {self._rows_in_flight:,} are: ask again later.",
+                f"Expected at most {counted(most, 'text')} under way, and {under_way}: ask again later.",
                 {"Retry-After": "1"},
             )
 
-    async def _predict(self, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
+    async def _predict(self, request: Request, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
         """Return the predictions of texts; the rows of all requests share the classifier's limits."""
         try:
             async with CallGroup() as group:
                 tasks = [group.create_task(self._answer(*row)) for row in rows]
         except CalibrantError as error:
             self._readiness.note(answered=False)
-            _LOG.error("The model cannot be asked.", extra={"fields": self._error_fields(error)})
+            fields = self._error_fields(error)
+            _LOG.error("The model cannot be asked.", extra={"fields": fields})
+            request.state.log_fields = {"upstream": fields}
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
         return [task.result() for task in tasks]
 
@@ -540,6 +547,9 @@ class _Service:
             decisions.append(decision)
         self._call_back(own)
         request.state.log_fields = {"texts": len(rows), "outcomes": dict(outcomes), "review": review}
+        failures = Counter(_cause(found.reason) for found in predictions if not _is_answered(found))
+        if failures:
+            request.state.log_fields["failures"] = dict(failures)
         if self._settings.log_texts:
             request.state.log_fields["rows"] = [
                 {
@@ -705,6 +715,14 @@ class _Watch:
 def _is_answered(prediction: Prediction) -> bool:
     """Return whether the model answered, even if its answer is not a label."""
     return prediction.outcome is not Outcome.ERROR
+
+
+def _cause(reason: str) -> str:
+    """Return the type and the status of a failed call, without the provider's words, which may quote the text."""
+    found = _CAUSE.search(reason)
+    if found is None:
+        return "unknown"
+    return " ".join(filter(None, found.groups()))
 
 
 def _digest(key: str) -> bytes:

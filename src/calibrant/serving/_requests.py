@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from calibrant.core._prediction import JsonObject
+from calibrant.core._reported import counted
 
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _FAILED: Final = "The service failed; its log says why."
@@ -97,7 +98,9 @@ async def bounded_body(request: Request, most_bytes: int, *, seconds: float) -> 
                 if len(body) > most_bytes:
                     raise too_long
     except TimeoutError:
-        message = f"Expected the whole body within {seconds:g} seconds, got {len(body):,} bytes."
+        message = (
+            f"Expected the whole body within {counted(seconds, 'second')}, got {counted(len(body), 'byte')}."
+        )
         raise HTTPException(408, message, _CLOSE) from None
     except ClientDisconnect:
         raise _disconnect() from None

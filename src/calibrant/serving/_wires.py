@@ -18,6 +18,7 @@ from starlette.types import Scope
 from calibrant.core._completion import QuestionKind
 from calibrant.core._files import json_text
 from calibrant.core._prediction import FloatArray, JsonObject, Usage
+from calibrant.core._reported import counted
 
 SYSTEM_ONE: Final = "/v1/systemone"
 DECISIONS: Final = "/v1/decisions"
@@ -520,7 +521,9 @@ def read_questions(scope: Scope, body: bytes, *, most: int) -> tuple[Wire, str, 
         problems = [(place, *found[place]) for place in reversed(found) if place not in inner]
         raise BadQuestionError(*problems[:_MOST_PROBLEMS]) from None
     if len(questions) > most:
-        message = f"Expected at most {most:,} questions, got {len(questions):,}: send several requests."
+        message = (
+            f"Expected at most {counted(most, 'question')}, got {len(questions):,}: send several requests."
+        )
         raise BadQuestionError((("questions",), message, "too_long"))
     return wire, text, questions
 

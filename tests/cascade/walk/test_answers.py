@@ -32,7 +32,7 @@ from calibrant.testing import FakeClient, FakeContinuingClient, MemoryJournal
 Build = Callable[..., Any]
 
 DOWN = ProviderError("is down.", provider="x", retryable=True)
-FORBIDDEN = ProviderError("no such key.", provider="x", status=401)
+FORBIDDEN = ProviderError("no such key.", provider="x", status=401, hint="Mend it.")
 
 
 def verdicts(prediction: Prediction) -> list[str]:
@@ -279,6 +279,7 @@ def test_systemic_faults_of_all_models_end_the_run(build: Build) -> None:
     with pytest.raises(ProviderError, match=r"no model could be asked.*no such key") as caught:
         hopeless.cascade.classify_many([str(number) for number in range(100)])
     assert caught.value.systemic
+    assert (caught.value.status, caught.value.hint) == (401, FORBIDDEN.hint)
     assert caught.value.attempts == 2
     assert sum(hopeless.calls) < 50
     mixed = build(FORBIDDEN, DOWN).cascade.classify("t")

@@ -354,6 +354,19 @@ def test_a_budget_in_dollars_is_kept_beside_an_embedded_model() -> None:
         assert len(predictor.classify_many(["t", "u", "v"])) == 3
 
 
+@pytest.mark.parametrize(("price", "unpriced"), [(0.5, 0), (None, 1)])
+def test_rows_of_an_embedded_model_have_a_price(say: Any, price: float | None, unpriced: int) -> None:
+    """Rows that a model in this process answers cost 0; one that a hosted model answers has its price, or none."""
+    sure = say("cat", 0.9, tokens=10)
+    small = InProcess(["cat", "dog"], {"hard": say("cat", 0.6, tokens=10)}, default=sure)
+    large = FakeClient(["cat", "dog"], {}, default=say("dog", 0.9, tokens=10, cost=price))
+    models = [Classifier(model=client, labels=["cat", "dog"], field="category") for client in (small, large)]
+    cascade = Cascade(models, method="label_probability", threshold=0.8, escalation_order="declared")
+    texts = ("easy", "easier", "easiest", "hard")
+    found = BatchEvaluator(cascade).evaluate([Example(input=text, answer="cat") for text in texts])
+    assert (found.metrics.unpriced_rows, found.metrics.cost) == (unpriced, price or 0.0)
+
+
 def test_embedded_models_limit_rows_in_flight() -> None:
     """A model in this process limits the rows in flight."""
     small = InProcess(["cat", "dog"], {}, default=("cat", 0.6))
