@@ -240,6 +240,15 @@ def test_wrong_keys_are_systemic(server: Any, request_for_label: Any, status: in
     assert not error.retryable
 
 
+def test_a_refused_key_is_named_with_its_variable(server: Any, request_for_label: Any) -> None:
+    """The hint names where the key is read from, once."""
+    server.answer(401, {"error": {"message": "no"}})
+    found = by_litellm("mistral/mistral-small-latest", api_key=KEY, api_base=server.url)
+    error = failure(found, replace(request_for_label, top_logprobs=0))
+    assert error.hint == "Check the API key: MISTRAL_API_KEY, or the option api_key."
+    assert str(error).count("Check the API key") == 1
+
+
 def test_systemic_faults_cost_one_call(
     monkeypatch: pytest.MonkeyPatch, request_for_label: Any, litellm: Any
 ) -> None:

@@ -96,6 +96,13 @@ def test_a_model_that_takes_the_first_option_is_found_out() -> None:
     assert "1 of 4" in found.finding("options").detail
 
 
+def test_tied_options_say_nothing_about_their_order() -> None:
+    """Of options with the same probability the first one is no choice of the model's."""
+    found = examine(Reader((0.25, 0.25)))
+    assert verdicts(found)["order"] == "unknown"
+    assert found.finding("order").detail.startswith("The likeliest options are tied")
+
+
 def test_a_server_is_examined(server: DecisionServer) -> None:
     """The price among the options is found; a record of it can be read again."""
     prices = {"input_cost_per_token": 1e-7, "output_cost_per_token": 0.0}

@@ -60,6 +60,8 @@ _VARIABLES: Final = {
     "": _Variables(key="OPENAI_API_KEY"),
 }
 
+# Providers whose key litellm reads from NAME_API_KEY.
+_LITELLM_KEYS: Final = ("anthropic", "deepseek", "gemini", "groq", "mistral", "openrouter", "xai")
 KNOWN_PREFIXES: Final = tuple(prefix for prefix in _VARIABLES if prefix)
 
 
@@ -168,6 +170,16 @@ def server_address(model: str, api_base: str | None = None) -> str | None:
 def _prefix_of(model: str) -> str:
     """Return the known prefix of a model's name; empty if it has none."""
     return next(filter(model.startswith, KNOWN_PREFIXES), "")
+
+
+def key_variable(model: str) -> str | None:
+    """Return the environment variable that holds the key for `model`; None where it is not known."""
+    name = model.removeprefix("decisions/").removeprefix("systemone/")
+    prefix = _prefix_of(name)
+    if prefix:
+        return _VARIABLES[prefix].key or None
+    provider, slash, _ = name.partition("/")
+    return f"{provider.upper()}_API_KEY" if slash and provider in _LITELLM_KEYS else None
 
 
 def litellm_endpoint(model: str, options: Options) -> str | None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from calibrant.clients._endpoint import redact
+from calibrant.clients._endpoint import key_variable, redact
 from calibrant.core._errors import (
     ContextLengthError,
     LogprobsUnsupportedError,
@@ -126,11 +126,19 @@ def translate(error: BaseException, *, provider: str, secrets: Iterable[object] 
         status=status,
         retryable=is_passing,
         retry_after=retry_after_seconds(error),
-        hint=_HINTS.get(status) if status else None,
+        hint=_hint(status, provider),
         systemic=status == 400 and any(word in message_and_code(error) for word in _WRONG_SETUP),
     )
     failure.connection_refused = _is_connection_refused(error)
     return failure
+
+
+def _hint(status: int | None, provider: str) -> str | None:
+    """Return the advice for a status, with the variable of a refused key where that is known."""
+    variable = key_variable(provider)
+    if status == 401 and variable is not None:
+        return f"Check the API key: {variable}, or the option api_key."
+    return None if status is None else _HINTS.get(status)
 
 
 def _is_one_of(error: BaseException, kinds: Mapping[str, str]) -> bool:
@@ -299,14 +307,16 @@ def with_hint(found: ProviderError, hint: str | None, *, systemic: bool) -> Prov
         status=found.status,
         retryable=found.retryable and not systemic,
         retry_after=found.retry_after,
-        hint=hint,
+        hint=hint or found.hint,
         systemic=systemic or found.systemic,
     )
 
 
 def _error_words(found: ProviderError) -> str:
     """Return the message of a litellm error, without the provider's name and litellm's own advice."""
-    message, _, _ = str(found).removeprefix(f"{found.provider}: ").partition(" To drop these, set `litellm")
+    message, _, _ = found.summary.removeprefix(f"{found.provider}: ").partition(
+        " To drop these, set `litellm"
+    )
     return message
 
 

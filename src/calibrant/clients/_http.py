@@ -28,7 +28,7 @@ from calibrant.clients._endpoint import (
 from calibrant.clients._failures import retry_after_seconds, translate
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError, ProviderTimeoutError
 from calibrant.core._prediction import Record
-from calibrant.core._reported import clean_line
+from calibrant.core._reported import clean_line, counted
 
 if TYPE_CHECKING:
     import aiohttp
@@ -348,7 +348,7 @@ class JsonHttp:
     def _failure(self, error: Exception, seconds: float) -> ProviderError:
         if isinstance(error, TimeoutError):
             return ProviderTimeoutError(
-                f"{self.endpoint.shown} gave no complete answer within {seconds:g} seconds.",
+                f"{self.endpoint.shown} gave no complete answer within {counted(seconds, 'second')}.",
                 provider=self.provider,
                 retryable=True,
             )

@@ -17,6 +17,7 @@ from calibrant.clients._calls import LoopValues
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
 from calibrant.core._prediction import Journal, Outcome, Prediction
 from calibrant.core._predictor import INPUT_SLOT, CallGroup, OnPrediction, Query, RetryCancelScope, Stop
+from calibrant.core._reported import counted
 from calibrant.inference._limits import Gate
 
 if TYPE_CHECKING:
@@ -334,7 +335,7 @@ class Feed:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            self._stop.request(f"The deadline of {seconds:g} seconds has passed")
+            self._stop.request(f"The deadline of {counted(seconds or 0, 'second')} has passed")
         return self._stop.reason
 
     def _end_waits(self) -> None:

@@ -31,6 +31,7 @@ from calibrant.core._errors import (
 )
 from calibrant.core._prediction import Journal, LogprobSpace, Outcome, Prediction
 from calibrant.core._predictor import Query
+from calibrant.core._reported import counted
 from calibrant.inference._abilities import refuses_form, tell_form
 from calibrant.inference._feed import UNTRACED, QueryKeys, tracing
 from calibrant.inference._limits import Gate
@@ -196,7 +197,7 @@ async def call_deadline(seconds: float | None, provider: str) -> AsyncIterator[N
         if not deadline.expired():
             raise
         raise ProviderTimeoutError(
-            f"no complete answer within {seconds:g} seconds.", provider=provider, retryable=True
+            f"no complete answer within {counted(seconds or 0, 'second')}.", provider=provider, retryable=True
         ) from error
 
 

@@ -144,6 +144,21 @@ class TestFaults:
         assert "127.0.0.1" in str(error)
         assert "Nothing listens" not in str(error)
 
+    @pytest.mark.parametrize(
+        ("model", "hint"),
+        [
+            ("openai/x", "Check the API key: OPENAI_API_KEY, or the option api_key."),
+            ("hosted_vllm/x", "Check the API key: HOSTED_VLLM_API_KEY, or the option api_key."),
+            ("x", "Check the API key."),
+        ],
+    )
+    def test_the_variable_of_a_refused_key_is_named(
+        self, server: Any, make: Make, model: str, hint: str
+    ) -> None:
+        """Where it is known, the hint names the environment variable that the key is read from."""
+        server.default = (401, {"error": {"message": "no such key"}}, {})
+        assert failure(make(model)).hint == hint
+
     def test_a_move_is_not_followed(self, server: Any, make: Make) -> None:
         """A redirect raises an error and is not followed, so the key is not sent along."""
         server.default = (307, {}, {"Location": "http://elsewhere.example/v1?api_key=hidden-123"})

@@ -173,6 +173,8 @@ def _rounding(evidence: DecisionEvidence) -> Judgement:
 def _order(evidence: DecisionEvidence) -> Judgement:
     first = evidence.answers[0]
     turned = evidence.turned
+    if _is_tied(first) and _is_tied(turned):
+        return unknown("The likeliest options are tied: there is nothing to say about their order.")
     distance = _distance(first.probabilities, turned.probabilities[::-1])
     detail = f"With the options in reverse order, {distance:.0%} of the probability is on other options."
     if _best(first) == len(turned.probabilities) - 1 - _best(turned):
@@ -207,6 +209,11 @@ DECISION_PROBES: Final = (_options, _sum, _rounding, _order, _repeat, _latency, 
 
 def _best(answer: DecisionAnswer) -> int:
     return answer.probabilities.index(max(answer.probabilities))
+
+
+def _is_tied(answer: DecisionAnswer) -> bool:
+    second, first = sorted(answer.probabilities)[-2:]
+    return first - second < _SAME
 
 
 def _distance(one: Sequence[float], other: Sequence[float]) -> float:
