@@ -190,10 +190,11 @@ def test_failed_rows_stay_failures() -> None:
         (["horse", *truth(TAUGHT[1:])], "'horse'"),
         (truth(TAUGHT[1:]), "for each of 40 texts, got 39"),
         ([], "for each of 40 texts, got 0"),
+        (["cat"] * 40, "two labels or more, got 'cat' for every text"),
     ],
 )
 def test_bad_answers_raise_before_calls(answers: list[str], said: str) -> None:
-    """Illegal or missing answers raise ConfigurationError before any call."""
+    """Illegal or missing answers, and answers of one label, raise ConfigurationError before any call."""
     client = FakeClient(LABELS, biased)
     with pytest.raises(ConfigurationError, match=said):
         make(client).fit(TAUGHT, answers)

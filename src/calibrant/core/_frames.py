@@ -159,8 +159,7 @@ def frame_texts(frame: Frame, text: str, *, with_blanks: bool = False) -> list[s
 
 def frame_values(frame: Frame) -> list[list[Any]]:
     """Return the values of all columns of a frame; missing ones (NaN, NaT, NA) are None."""
-    columns = (_frame_column(frame, name).cells for name in column_names(frame))
-    return [[None if _is_missing(value) else value for value in cells] for cells in columns]
+    return [values_or_none(_frame_column(frame, name).cells) for name in column_names(frame)]
 
 
 def frame_examples(
@@ -334,6 +333,11 @@ def values_of(values: Iterable[Any]) -> list[Any]:
         if hasattr(values, method):
             return list(getattr(values, method)())
     return list(values)
+
+
+def values_or_none(values: Iterable[Any]) -> list[Any]:
+    """Return the values of a list, a series or an array by position; missing ones (NaN, NaT, NA) are None."""
+    return [None if _is_missing(value) else value for value in values_of(values)]
 
 
 def _is_missing(value: object) -> bool:

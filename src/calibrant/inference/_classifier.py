@@ -320,8 +320,8 @@ class Classifier(BasePredictor):
         Raises
         ------
         ConfigurationError
-            An answer is no label, or holds several, the lengths differ, the model gives no distributions, or the
-            embedding model cannot be opened.
+            An answer is no label, or holds several, all are the same, the lengths differ, the model gives no
+            distributions, or the embedding model cannot be opened.
         ProviderError
             A fault that every call would meet, those of embeddings included.
         """
@@ -330,7 +330,12 @@ class Classifier(BasePredictor):
 
         texts = texts_of(texts)
         answers = texts_of(answers, what="answers")
-        true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
+        truth = true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
+        if len(set(truth)) == 1:
+            raise ConfigurationError(
+                f"Expected answers of two labels or more, got {truth[0]!r:.80} for every text, which would teach that "
+                "nothing else occurs: draw the texts from all labels."
+            )
         from calibrant.inference._text_vectors import head_embedding  # noqa: PLC0415 (if it learns one)
 
         asking = self.with_features(texts)
