@@ -120,6 +120,16 @@ def test_a_fitted_classifier_is_a_value(tmp_path: Path) -> None:
             assert opened.classify("a dog").confidence == pytest.approx(expected.confidence)
 
 
+def test_printed_values_show_no_credentials() -> None:
+    """What a notebook prints of a classifier's value, and of its method, leaves out its options."""
+    fake = FakeClient(LABELS, answer, field="label")
+    options = {"api_key": "plainword-secret-123"}
+    classifier = Classifier(model=fake, labels=LABELS, options=options)
+    assert "plainword" not in repr(classifier.tuned) + repr(classifier.method) + repr(
+        classifier.request(classifier.query("a dog"))
+    )
+
+
 def test_an_estimator_holds_the_value_without_credentials(tmp_path: Path) -> None:
     """`tuned_` is what `save` writes, and names options that it leaves out."""
     texts = [row.input for row in rows("fit", 10)]

@@ -237,9 +237,8 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
         A name with its prefix is taken, too, or as `frame_texts`.
     """
     rows = list(answers)
-    taken = column_names(frame)
     rows += [(None,) * len(ANSWER_COLUMNS)] * (len(frame) - len(rows))  # type: ignore[arg-type]
-    names = [free_name(name, taken) for name in ANSWER_COLUMNS]
+    names = answer_names(frame)
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
     if _is_dataset(frame):
         import datasets  # noqa: PLC0415 (loaded by whoever made the frame)
@@ -256,6 +255,12 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
         for (name, values), kind in zip(columns.items(), kinds, strict=True)
     ]
     return nw.to_native(opened.with_columns(*series))  # type: ignore[no-any-return]
+
+
+def answer_names(frame: Frame) -> list[str]:
+    """Return the names of `ANSWER_COLUMNS` in a labelled frame; raise ConfigurationError if one cannot be had."""
+    taken = column_names(frame)
+    return [free_name(name, taken) for name in ANSWER_COLUMNS]
 
 
 def free_name(name: str, taken: Collection[object]) -> str:

@@ -181,7 +181,11 @@ class BasePredictor(Predictor):
         """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
         from calibrant.core import _frames  # noqa: PLC0415 (evaluations and searches do without)
 
-        given = _frames.texts_of(texts) if text is None else _frames.frame_texts(texts, text)
+        if text is None:
+            given = _frames.texts_of(texts)
+        else:
+            given = _frames.frame_texts(texts, text)
+            _frames.answer_names(texts)  # before a call is paid for
         found = await ask_async(self, [self.query(one) for one in given], on_prediction=on_prediction)
         if text is None:
             return found

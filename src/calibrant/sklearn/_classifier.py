@@ -375,6 +375,13 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found._set_classes(np.unique(np.array(list(names))), names, tuned.labels)
         return found
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT002 (scikit-learn's)
+        """Return the parameters by name; printed, which notebooks do, they show no credentials."""
+        if isinstance(self.options, Mapping) and not isinstance(self.options, _Options):
+            self.options = _Options(self.options)
+        params: dict[str, Any] = super().get_params(deep)
+        return params
+
     def __sklearn_tags__(self) -> Tags:
         """Return scikit-learn's tags: texts, or columns of text and numbers, without missing values."""
         tags = super().__sklearn_tags__()
@@ -471,6 +478,14 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with open_cache(self.cache) as journal:
             limited.use_journal(journal)
             yield limited
+
+
+class _Options(dict[str, Any]):
+    """Options of an estimator, which are printed without credentials."""
+
+    def __repr__(self) -> str:
+        kept, names = without_secrets(self)
+        return repr({**dict.fromkeys(names, "(hidden)"), **kept})
 
 
 @dataclass(frozen=True, kw_only=True)
