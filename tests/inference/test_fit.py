@@ -148,6 +148,7 @@ def test_head_is_set_and_removed() -> None:
     """A head is given at construction, and setting None removes it."""
     head = make().fit(TAUGHT, truth(TAUGHT)).head
     classifier = make(head=head)
+    assert repr(classifier).endswith(f", head={head.title!r})")
     assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
     classifier.head = None
     assert labels_of(classifier.classify_many(OTHERS)) == ["cat"] * len(OTHERS)

@@ -258,7 +258,13 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
 
 
 def answer_names(frame: Frame) -> list[str]:
-    """Return the names of `ANSWER_COLUMNS` in a labelled frame; raise ConfigurationError if one cannot be had."""
+    """Return the names of `ANSWER_COLUMNS` in a labelled frame.
+
+    Raises
+    ------
+    ConfigurationError
+        A name with its prefix is taken, too, or as `frame_texts`.
+    """
     taken = column_names(frame)
     return [free_name(name, taken) for name in ANSWER_COLUMNS]
 

@@ -194,8 +194,10 @@ class BasePredictor(Predictor):
     def __repr__(self) -> str:
         labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))
         more = f", ... {len(self.labels)} in all" if len(self.labels) > _LABELS_SHOWN else ""
-        scoring = self.scoring
-        return f"{type(self).__name__}(model={self.name!r}, labels=[{labels}{more}], scoring={scoring!r})"
+        head = ""
+        if self.first_head is not None:
+            head = f", head={self.first_head.title!r}"
+        return f"{type(self).__name__}(model={self.name!r}, labels=[{labels}{more}], scoring={self.scoring!r}{head})"
 
     def __enter__(self) -> Self:
         return self

@@ -258,7 +258,8 @@ def _opened_task(  # noqa: PLR0913 (as `optimize` has them)
             f"{type(task).__name__} without them: add text= and label=."
         )
     elif isinstance(model, BasePredictor):
-        labels = model.labels if labels is None else labels
+        if labels is None:
+            labels = model.labels
         found = Task.from_frame(task, text=text, label=label, labels=labels, prompt=prompt or model.prompt)
         found = replace(found, field=model.field, user_template=model.user_template)
     else:

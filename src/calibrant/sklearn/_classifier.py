@@ -485,7 +485,9 @@ class _Options(dict[str, Any]):
 
     def __repr__(self) -> str:
         kept, names = without_secrets(self)
-        return repr({**dict.fromkeys(names, "(hidden)"), **kept})
+        shown = dict.fromkeys(names, "(hidden)")
+        shown.update(kept)
+        return repr(shown)
 
 
 @dataclass(frozen=True, kw_only=True)
