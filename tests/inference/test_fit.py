@@ -85,6 +85,15 @@ def test_fit_repairs_a_biased_model() -> None:
     assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
 
 
+@pytest.mark.parametrize(("labels", "kind"), [(("0", "1"), int), (("false", "true"), bool)])
+def test_whole_numbers_are_answers(labels: tuple[str, str], kind: type) -> None:
+    """Whole numbers and truth values, as a column of labels may hold, stand for the labels of that name."""
+    answers = {text: labels[place(text)] for text in TAUGHT + OTHERS}
+    classifier = make(FakeClient(labels, lambda text: (answers[text], 0.9)), labels=labels)
+    classifier.fit(TAUGHT, np.array([place(text) for text in TAUGHT]).astype(kind))
+    assert labels_of(classifier.classify_many(OTHERS)) == [answers[text] for text in OTHERS]
+
+
 def test_final_distribution_is_consistent() -> None:
     """With a head the distribution sums to 1 and agrees with label and confidence."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))

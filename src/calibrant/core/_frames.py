@@ -96,7 +96,9 @@ def is_frame(value: object) -> bool:
     return any(hasattr(type(value), name) for name in ("columns", "column_names"))
 
 
-def texts_of(values: Iterable[Any], *, what: str = "texts", with_blanks: bool = False) -> list[Any]:
+def texts_of(
+    values: Iterable[Any], *, what: str = "texts", with_blanks: bool = False, are_labels: bool = False
+) -> list[Any]:
     """Return the texts of a list, array, series, column of a dataset, or frame with one column.
 
     Parameters
@@ -107,6 +109,8 @@ def texts_of(values: Iterable[Any], *, what: str = "texts", with_blanks: bool = 
         Names them in messages.
     with_blanks : bool, default False
         True to take missing values for empty texts.
+    are_labels : bool, default False
+        True to take whole numbers and truth values for texts.
 
     Raises
     ------
@@ -129,6 +133,8 @@ def texts_of(values: Iterable[Any], *, what: str = "texts", with_blanks: bool = 
         index = getattr(values, "index", None)
         index = None if callable(index) or not hasattr(index, "__getitem__") else index
         column = _TextColumn(name=f"the {what}", cells=values_of(values), index=index)
+    if are_labels:
+        column = replace(column, cells=list(map(label_text, column.cells)))
     return column.texts(TextWithContext, with_blanks=with_blanks)
 
 

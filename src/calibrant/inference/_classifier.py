@@ -310,7 +310,8 @@ class Classifier(BasePredictor):
         texts : sequence or series of str, length n
             Labelled texts; about 100 are a good beginning.
         answers : sequence or series of str, length n
-            Their true labels; the first belongs to the first text, whatever the index of a series.
+            Their true labels, whole numbers and truth values as texts; the first belongs to the first text, whatever
+            the index of a series.
         embeddings : str, EmbeddingModel or bool, optional
             Gives the head a vector of each text beside its words: see `calibrant.inference.open_embedding_model`. By
             default the embedded model does where it is installed, unless the classifier's own model reports features
@@ -329,7 +330,7 @@ class Classifier(BasePredictor):
         from calibrant.inference._heads import head_of, true_labels  # noqa: PLC0415 (if it learns one)
 
         texts = texts_of(texts)
-        answers = texts_of(answers, what="answers")
+        answers = texts_of(answers, what="answers", are_labels=True)
         truth = true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
         if len(set(truth)) == 1:
             raise ConfigurationError(
