@@ -225,6 +225,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "'label' and 'calibrant_label' are both there",
     ),
+    "file": (
+        lambda: optimize("rows.csv", text="note", label="label", model=model()),
+        r"a file of rows is a frame once it is read, as by pandas\.read_csv",
+    ),
     "empty": (
         lambda: Task.from_frame(polars_frame().head(0), text="note", label="label"),
         "got an empty frame",

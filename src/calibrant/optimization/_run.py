@@ -249,7 +249,8 @@ def _opened_task(  # noqa: PLR0913 (as `optimize` has them)
     if isinstance(task, Task | str | Path):
         if (text, label, labels, prompt) != (None,) * 4:
             raise ConfigurationError(
-                "Expected text, label, labels and prompt beside a frame alone, got a task: it has its own."
+                "Expected text, label, labels and prompt beside a frame alone, got a task or a file: a task has its "
+                "own, and a file of rows is a frame once it is read, as by pandas.read_csv."
             )
         found = task if isinstance(task, Task) else Task.from_file(task)
     elif text is None or label is None:
