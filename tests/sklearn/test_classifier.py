@@ -157,6 +157,7 @@ def test_bad_rows_are_named(fake: FakeClient, X: Any, y: Any, said: str) -> None
     [
         ({"max_calls": 0}, "max_calls as a whole number from 1, got 0"),
         ({"head": "linear"}, "head"),
+        ({"labels": {"ham", "spam"}}, "a list or a mapping, got a set"),
         ({"cache": 3}, "cache"),
         ({"labels": ["ham", "eggs"]}, "got 'spam'"),
         ({"scoring": "sampled", "max_calls": 9}, "at least 10"),

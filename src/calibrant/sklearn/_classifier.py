@@ -403,6 +403,10 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError(
                 f"Expected max_calls as a whole number from 1, got {calls!r:.80}: None is the default."
             )
+        if isinstance(self.labels, set | frozenset):
+            raise ConfigurationError(
+                "Expected labels as a list or a mapping, got a set: list them, in the same order in every process."
+            )
         if self.head not in {"auto", "off"}:
             raise ConfigurationError(f"Expected head 'auto' or 'off', got {self.head!r:.80}.")
         if not isinstance(self.cache, str | Path | None):
