@@ -6,6 +6,8 @@ import ast
 import copy
 import importlib
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,15 @@ def test_objects_are_pickled_and_copied() -> None:
     for value in (Limits(concurrency=3), CascadeSettings(threshold=0.5)):
         assert pickle.loads(pickle.dumps(value)) == value  # noqa: S301 (our own)
         assert copy.deepcopy(value) == value
+
+
+def test_packages_are_attributes_of_the_root() -> None:
+    """A public package is found without an import of its own; what is none raises AttributeError."""
+    code = (
+        "import calibrant; print(calibrant.metrics.auroc([0.9, 0.2], [1, 0]), hasattr(calibrant, 'metric'))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
+    assert found.stdout.split() == ["1.0", "False"]
 
 
 def test_unknown_names_are_attribute_errors() -> None:

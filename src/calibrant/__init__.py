@@ -58,12 +58,20 @@ _find, __dir__ = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, so that ``import calibrant`` stays light."""
+    """Import a public name or package when it is first used, so that ``import calibrant`` stays light."""
     if name == "__version__":  # of what is installed: pyproject.toml is the only place it is written in
         from importlib.metadata import version  # noqa: PLC0415 (seldom asked for)
 
         return version("calibrant")
-    return _find(name)
+    try:
+        return _find(name)
+    except AttributeError:
+        from importlib import import_module, util  # noqa: PLC0415 (seldom asked for)
+
+        package = f"{__name__}.{name}"
+        if name.startswith("_") or util.find_spec(package) is None:
+            raise
+        return import_module(package)
 
 
 def _tuned_files() -> object:

@@ -251,6 +251,8 @@ def test_named_rows_are_recognised_one_by_one(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="got 2 of 3 that were"):
             calibrator.evaluate([0.1, 0.2, 0.3], [0, 1, 0], ids=["text 7", "new", "text 399"])
         assert calibrator.evaluate(p, y, ids=[f"other {i}" for i in range(400)]).n == 400
+        with pytest.raises(ConfigurationError, match="400 of 400 that were"):
+            calibrator.evaluate(p, y, ids=np.array(names))
         with pytest.raises(ConfigurationError, match="the same 400 rows"):
             calibrator.evaluate(p, y)
     assert "text 7" not in (tmp_path / "c.json").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,6 +176,20 @@ def test_a_difference_asks_where_two_predictions_differ() -> None:
     assert (whole.interval.lower, whole.interval.estimate, whole.interval.upper) == pytest.approx((0.05,) * 3)
     same = estimate_difference(first, first, ask=ask, budget=10)
     assert (same.interval.lower, same.interval.upper, same.labels_used) == (0.0, 0.0, 0)
+
+
+def test_rows_of_series_belong_together_by_position() -> None:
+    """Predictions in series, whatever their index, give the figures of lists; NaN is a row without a label."""
+    first = [None, *TRUTH[1:900], *(["cat"] * 100)]
+    second = [None, *(["dog"] * 199), *TRUTH[200:]]
+    for index in (range(1000, 2000), range(999, -1, -1)):
+        one, other = pd.Series(first, index=index), pd.Series(second, index=index)
+        found = estimate_difference(one, other, ask=TRUTH.__getitem__, budget=60)
+        assert found == estimate_difference(first, second, ask=TRUTH.__getitem__, budget=60)
+        assert found.rows_apart == 149
+        assert estimate(one, ask=TRUTH.__getitem__, budget=60) == estimate(
+            first, ask=TRUTH.__getitem__, budget=60
+        )
 
 
 def test_differences_cover() -> None:

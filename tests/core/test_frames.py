@@ -225,6 +225,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "'label' and 'calibrant_label' are both there",
     ),
+    "file": (
+        lambda: optimize("rows.csv", text="note", label="label", model=model()),
+        r"a file of rows is a frame once it is read, as by pandas\.read_csv",
+    ),
     "empty": (
         lambda: Task.from_frame(polars_frame().head(0), text="note", label="label"),
         "got an empty frame",
@@ -254,6 +258,22 @@ def test_wrong_frames_are_refused(case: str) -> None:
     call, message = REFUSED[case]
     with pytest.raises((ConfigurationError, DataError), match=message):
         call()
+
+
+def test_a_frame_that_was_labelled_twice_costs_no_call() -> None:
+    """Where the columns of the answers are taken, nothing is asked: their answers would be lost."""
+    fake = FakeClient(["cat", "dog"], {})
+    asked = Classifier(model=fake, labels=["cat", "dog"], field="category")
+    frame = pandas_frame(note=TEXTS, label=ANSWERS, calibrant_label=ANSWERS)
+    evaluator = BatchEvaluator(asked)
+    for call in (
+        lambda: asked.classify_many(frame, text="note"),
+        lambda: evaluator.label(frame, text="note"),
+        lambda: evaluator.evaluate(frame, text="note", label="label"),
+    ):
+        with pytest.raises(ConfigurationError, match="both there: rename one"):
+            call()
+    assert fake.requests == []
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,3 +326,28 @@ def test_a_frame_is_searched() -> None:
     prompts = result.to_pandas()
     assert prompts["chosen"].sum() == 1
     assert prompts["test_accuracy"][0] == 1
+
+
+def test_a_frame_is_searched_as_the_classifier_asks() -> None:
+    """Labels in their order, prompt, field and template of a classifier are those of the search and of its result."""
+    pl = pytest.importorskip("polars")
+
+    rows = [(f"{TEXTS[n % 2]} {n}", ANSWERS[n % 2]) for n in range(60)]
+    frame = pl.DataFrame(rows, schema=["note", "label"], orient="row")
+    asked = Classifier(
+        model=FakeClient(LABELS, {"meow": "cat", "bark": "dog"}, field="animal"),
+        labels=LABELS[::-1],
+        field="animal",
+        prompt="Who speaks?",
+        user_template="They say {input}.",
+    )
+    result = optimize(frame, text="note", label="label", model=asked, max_metric_calls=100)
+    assert result.seed_prompt.prompt == "Who speaks?"
+    assert result.seed_prompt.accuracy is not None
+    assert result.seed_prompt.accuracy.estimate == 1
+    assert result.tuned is not None
+    assert (result.tuned.labels.labels, result.tuned.field) == (tuple(LABELS[::-1]), "animal")
+    with pytest.raises(
+        ConfigurationError, match=r"\['cat', 'dog'\], in their order, got one over \['dog', 'cat'\]"
+    ):
+        optimize(frame, text="note", label="label", labels=LABELS, model=asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,9 @@ from calibrant.core import ConfigurationError, LabelSet, OpenLabels
         (["cat", " \t"], r"hold text, got ' \\t'"),
         (["cat", 5], r"to be text, got 5 \(int\): quote it"),
         ("cat", r"got the text 'cat': write \['cat', \.\.\.\]"),
+        (None, "list of labels, got NoneType: list them"),
+        ({"cat", "dog"}, "list of labels, got set: list them, in the same order in every process"),
+        ({"cat": "purrs", "dog": "barks"}, "list of labels, got dict: list them"),
     ],
 )
 def test_wrong_label_sets_are_errors(labels: Any, message: str) -> None:
@@ -43,7 +47,8 @@ def test_canonical_ignores_case_and_space() -> None:
 
 
 def test_label_sets_are_sequences() -> None:
-    """A label set keeps the order of the task."""
+    """A label set keeps the order of the task, and holds plain texts."""
+    assert repr(LabelSet(np.array(["dog", "cat"])).labels) == "('dog', 'cat')"
     labels = LabelSet(["dog", "cat", "ant"])
     assert list(labels) == ["dog", "cat", "ant"]
     assert labels[1] == "cat"

@@ -164,6 +164,22 @@ def test_journal_answers_a_repeated_row() -> None:
     assert [prediction.attempts for prediction in found] == [1, 0]
 
 
+def test_a_row_that_was_under_way_when_the_journal_was_read_is_not_asked_again() -> None:
+    """Rows are looked up in blocks; one whose equal is answered in between is answered from the journal."""
+
+    class Releasing(Holding):
+        async def complete(self, request: Any) -> object:
+            if request.messages[-1]["content"] == "257":
+                self.hold.set()
+            await asyncio.sleep(0)  # the other row goes on
+            return await super().complete(request)
+
+    client = Releasing(255)
+    texts = [*map(str, range(300)), "255"]
+    classifier(client, concurrency=2, journal=MemoryJournal()).classify_many(texts)
+    assert len(client.requests) == 300
+
+
 def test_journal_is_read_in_blocks() -> None:
     """A thousand rows take four reads of the journal."""
     client, memory = FakeClient(LABELS, {}, default="dog"), MemoryJournal()

@@ -85,6 +85,15 @@ def test_fit_repairs_a_biased_model() -> None:
     assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
 
 
+@pytest.mark.parametrize(("labels", "kind"), [(("0", "1"), int), (("false", "true"), bool)])
+def test_whole_numbers_are_answers(labels: tuple[str, str], kind: type) -> None:
+    """Whole numbers and truth values, as a column of labels may hold, stand for the labels of that name."""
+    answers = {text: labels[place(text)] for text in TAUGHT + OTHERS}
+    classifier = make(FakeClient(labels, lambda text: (answers[text], 0.9)), labels=labels)
+    classifier.fit(TAUGHT, np.array([place(text) for text in TAUGHT]).astype(kind))
+    assert labels_of(classifier.classify_many(OTHERS)) == [answers[text] for text in OTHERS]
+
+
 def test_final_distribution_is_consistent() -> None:
     """With a head the distribution sums to 1 and agrees with label and confidence."""
     classifier = make().fit(TAUGHT, truth(TAUGHT))
@@ -148,6 +157,7 @@ def test_head_is_set_and_removed() -> None:
     """A head is given at construction, and setting None removes it."""
     head = make().fit(TAUGHT, truth(TAUGHT)).head
     classifier = make(head=head)
+    assert repr(classifier).endswith(f", head={head.title!r})")
     assert labels_of(classifier.classify_many(OTHERS)) == truth(OTHERS)
     classifier.head = None
     assert labels_of(classifier.classify_many(OTHERS)) == ["cat"] * len(OTHERS)
@@ -190,10 +200,11 @@ def test_failed_rows_stay_failures() -> None:
         (["horse", *truth(TAUGHT[1:])], "'horse'"),
         (truth(TAUGHT[1:]), "for each of 40 texts, got 39"),
         ([], "for each of 40 texts, got 0"),
+        (["cat"] * 40, "two labels or more, got 'cat' for every text"),
     ],
 )
 def test_bad_answers_raise_before_calls(answers: list[str], said: str) -> None:
-    """Illegal or missing answers raise ConfigurationError before any call."""
+    """Illegal or missing answers, and answers of one label, raise ConfigurationError before any call."""
     client = FakeClient(LABELS, biased)
     with pytest.raises(ConfigurationError, match=said):
         make(client).fit(TAUGHT, answers)

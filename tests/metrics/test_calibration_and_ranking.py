@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from numpy.typing import NDArray
 
@@ -69,6 +70,7 @@ def test_the_interval_of_auroc_solves_its_equation() -> None:
     found = auroc_interval(p, y)
     m, n = y.sum(), (1 - y).sum()
     assert found.estimate == auroc(p, y)
+    assert auroc_interval(pl.Series(p), pl.Series(y)) == found
     for end in (found.lower, found.upper):
         spread = 1 + ((m + n) / 2 - 1) * ((1 - end) / (2 - end) + end / (1 + end))
         assert (found.estimate - end) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) * spread / (m * n))

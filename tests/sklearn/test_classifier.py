@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV
 
 import calibrant
 from any_labels import place
@@ -156,6 +157,7 @@ def test_bad_rows_are_named(fake: FakeClient, X: Any, y: Any, said: str) -> None
     [
         ({"max_calls": 0}, "max_calls as a whole number from 1, got 0"),
         ({"head": "linear"}, "head"),
+        ({"labels": {"ham", "spam"}}, "a list or a mapping, got a set"),
         ({"cache": 3}, "cache"),
         ({"labels": ["ham", "eggs"]}, "got 'spam'"),
         ({"scoring": "sampled", "max_calls": 9}, "at least 10"),
@@ -249,6 +251,22 @@ def test_pickles_predict_and_hold_no_key() -> None:
     assert again.options == {"temperature": 0.5}
     assert fitted.options == options
     np.testing.assert_array_equal(again.predict_proba(NEW), fitted.predict_proba(NEW))
+
+
+@pytest.mark.usefixtures("fake")
+def test_nothing_that_is_printed_shows_a_key() -> None:
+    """Neither text nor HTML of an estimator, before and after fit, nor what it holds, shows credentials."""
+    options = {"api_key": "plainword-secret-123", "temperature": 0.5}
+    estimator = clone(make(options=options))
+    for one in (estimator, estimator.fit(KNOWN, truth(KNOWN)), estimator.set_params(options=options)):
+        printed = repr(one) + one._repr_html_() + repr(GridSearchCV(one, {"head": ["off"]}))
+        assert "plainword" not in printed
+        assert "temperature" in printed
+    with pytest.raises(ValueError, match="Invalid parameter") as caught:
+        estimator.set_params(keys=3)
+    assert "plainword" not in str(caught.value)
+    assert estimator.options == options
+    assert clone(estimator).options == options
 
 
 def test_prediction_needs_a_fit() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
 
-from calibrant import Classifier, Example, Task, optimize
+from calibrant import BatchEvaluator, Classifier, Example, Task, optimize
 from calibrant.optimization import OptimizationResult
 from calibrant.sklearn import CalibrantClassifier
 from calibrant.testing import FakeClient, fake_model
@@ -118,6 +119,31 @@ def test_a_fitted_classifier_is_a_value(tmp_path: Path) -> None:
         expected = classifier.classify("a dog")
         with tuned.save(tmp_path / "bundle").open() as opened:
             assert opened.classify("a dog").confidence == pytest.approx(expected.confidence)
+
+
+def test_printed_values_show_no_credentials() -> None:
+    """What a notebook prints of a classifier's value, and of its method, leaves out its options."""
+    fake = FakeClient(LABELS, answer, field="label")
+    options = {"api_key": "plainword-secret-123"}
+    classifier = Classifier(model=fake, labels=LABELS, options=options)
+    assert "plainword" not in repr(classifier.tuned) + repr(classifier.method) + repr(
+        classifier.request(classifier.query("a dog"))
+    )
+
+
+def test_results_are_printed_in_short_and_pickled() -> None:
+    """What a notebook prints does not grow with the rows, and what was paid for survives a pickle."""
+    fake = FakeClient(LABELS, answer, field="label")
+    classifier = Classifier(model=fake, labels=LABELS, field="label")
+    found = optimize(task(), model=classifier, max_metric_calls=100)
+    few, many = (BatchEvaluator(classifier).evaluate(rows("test", count)) for count in (2, 20))
+    assert len(repr(many)) < len(repr(few)) + 50
+    assert len(repr(many.predictions[0])) < 200
+    assert "train" not in repr(task())
+    for result in (many, found, found.tuned, task()):
+        again = pickle.loads(pickle.dumps(result))  # noqa: S301 (our own)
+        assert len(repr(again)) == len(repr(result))
+    assert pickle.loads(pickle.dumps(many)).predictions == many.predictions  # noqa: S301 (our own)
 
 
 def test_an_estimator_holds_the_value_without_credentials(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class FittedRows:
         if ids is not None and (isinstance(ids, str) or len(ids) != len(p)):
             raise ConfigurationError(f"Expected one of ids per row, got {len(ids)} for {len(p)} rows.")
         named = set()
-        for name in ids or ():
+        for name in () if ids is None else ids:
             data = str(name).encode("utf-8", "surrogatepass")
             named.add(hashlib.blake2b(data, digest_size=_ID_BYTES).hexdigest())
         order = np.lexsort((y, p))

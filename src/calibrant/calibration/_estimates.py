@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._frames import values_or_none
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, Interval
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks
 from calibrant.metrics._intervals import wilson_limits
@@ -125,8 +126,8 @@ def estimate(  # noqa: PLR0913 (keyword-only options)
 
     Parameters
     ----------
-    predicted : sequence of (str or None), length n
-        Predicted label of each row; None where there is none, which counts as wrong.
+    predicted : sequence or series of (str or None), length n
+        Predicted label of each row; None (in a series also NaN) where there is none, which counts as wrong.
     probabilities : array-like of shape (n,) or (n, L), optional
         Probability of the predicted label, the rest being spread evenly over the others, or of each of `labels`. NaN
         counts as 1 for the predicted label, which is also the default.
@@ -202,8 +203,8 @@ def estimate_difference(  # noqa: PLR0913 (keyword-only options)
 
     Parameters
     ----------
-    first, second : sequence of (str or None), length n
-        Predicted labels of each row.
+    first, second : sequence or series of (str or None), length n
+        Predicted labels of each row, by position, whatever the index of a series.
     ask, level, inputs, key
         As for `estimate`.
     budget : int
@@ -226,6 +227,8 @@ def estimate_difference(  # noqa: PLR0913 (keyword-only options)
     (-0.04, 60, 60)
     """
     check_level(level)
+    first = values_or_none(first)
+    second = values_or_none(second)
     n = len(first)
     if len(second) != n or not n:
         raise ConfigurationError(f"Expected two predictions for each row, got {n:,} and {len(second):,}.")
@@ -307,6 +310,7 @@ class _LabelledPile:
         inputs: Sequence[str | int] | None,
         key: str,
     ) -> _LabelledPile:
+        predicted = values_or_none(predicted)
         n = len(predicted)
         _checked_budget(budget, n)
         names = range(n) if inputs is None else inputs

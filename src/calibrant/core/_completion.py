@@ -63,7 +63,7 @@ class CompletionRequest:
     messages: tuple[Message, ...]
     response_format: Mapping[str, Any] | None = None
     top_logprobs: int = 5
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a key
     without_text: tuple[Message, ...] | None = None
 
 

@@ -96,7 +96,9 @@ def is_frame(value: object) -> bool:
     return any(hasattr(type(value), name) for name in ("columns", "column_names"))
 
 
-def texts_of(values: Iterable[Any], *, what: str = "texts", with_blanks: bool = False) -> list[Any]:
+def texts_of(
+    values: Iterable[Any], *, what: str = "texts", with_blanks: bool = False, are_labels: bool = False
+) -> list[Any]:
     """Return the texts of a list, array, series, column of a dataset, or frame with one column.
 
     Parameters
@@ -107,6 +109,8 @@ def texts_of(values: Iterable[Any], *, what: str = "texts", with_blanks: bool = 
         Names them in messages.
     with_blanks : bool, default False
         True to take missing values for empty texts.
+    are_labels : bool, default False
+        True to take whole numbers and truth values for texts.
 
     Raises
     ------
@@ -129,6 +133,8 @@ def texts_of(values: Iterable[Any], *, what: str = "texts", with_blanks: bool = 
         index = getattr(values, "index", None)
         index = None if callable(index) or not hasattr(index, "__getitem__") else index
         column = _TextColumn(name=f"the {what}", cells=values_of(values), index=index)
+    if are_labels:
+        column = replace(column, cells=list(map(label_text, column.cells)))
     return column.texts(TextWithContext, with_blanks=with_blanks)
 
 
@@ -159,8 +165,7 @@ def frame_texts(frame: Frame, text: str, *, with_blanks: bool = False) -> list[s
 
 def frame_values(frame: Frame) -> list[list[Any]]:
     """Return the values of all columns of a frame; missing ones (NaN, NaT, NA) are None."""
-    columns = (_frame_column(frame, name).cells for name in column_names(frame))
-    return [[None if _is_missing(value) else value for value in cells] for cells in columns]
+    return [values_or_none(_frame_column(frame, name).cells) for name in column_names(frame)]
 
 
 def frame_examples(
@@ -238,9 +243,8 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
         A name with its prefix is taken, too, or as `frame_texts`.
     """
     rows = list(answers)
-    taken = column_names(frame)
     rows += [(None,) * len(ANSWER_COLUMNS)] * (len(frame) - len(rows))  # type: ignore[arg-type]
-    names = [free_name(name, taken) for name in ANSWER_COLUMNS]
+    names = answer_names(frame)
     columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
     if _is_dataset(frame):
         import datasets  # noqa: PLC0415 (loaded by whoever made the frame)
@@ -257,6 +261,18 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
         for (name, values), kind in zip(columns.items(), kinds, strict=True)
     ]
     return nw.to_native(opened.with_columns(*series))  # type: ignore[no-any-return]
+
+
+def answer_names(frame: Frame) -> list[str]:
+    """Return the names of `ANSWER_COLUMNS` in a labelled frame.
+
+    Raises
+    ------
+    ConfigurationError
+        A name with its prefix is taken, too, or as `frame_texts`.
+    """
+    taken = column_names(frame)
+    return [free_name(name, taken) for name in ANSWER_COLUMNS]
 
 
 def free_name(name: str, taken: Collection[object]) -> str:
@@ -334,6 +350,11 @@ def values_of(values: Iterable[Any]) -> list[Any]:
         if hasattr(values, method):
             return list(getattr(values, method)())
     return list(values)
+
+
+def values_or_none(values: Iterable[Any]) -> list[Any]:
+    """Return the values of a list, a series or an array by position; missing ones (NaN, NaT, NA) are None."""
+    return [None if _is_missing(value) else value for value in values_of(values)]
 
 
 def _is_missing(value: object) -> bool:

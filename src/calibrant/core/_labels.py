@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Final, overload
 
+import numpy as np
+
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
 from calibrant.core._schema import enum_node, parse_path, placed_value
@@ -128,7 +130,14 @@ class LabelSet(Sequence[str]):
             raise ConfigurationError(
                 f"Expected a list of labels, got the text {labels!r}: write [{labels!r}, ...]."
             )
-        object.__setattr__(self, "labels", tuple(labels))
+        given: Any = labels
+        if given is None or isinstance(given, Mapping | set | frozenset):
+            raise ConfigurationError(
+                f"Expected a list of labels, got {type(given).__name__}: list them, in the same order in every process."
+            )
+        if isinstance(given, np.ndarray):  # whose texts print as those of numpy
+            given = given.tolist()
+        object.__setattr__(self, "labels", tuple(given))
         object.__setattr__(self, "_canonical", _index(self.labels))
 
     @classmethod

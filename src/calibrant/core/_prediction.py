@@ -503,15 +503,16 @@ class Prediction:
 
     label: str | None
     confidence: float | None = None
-    distribution: LabelDistribution | None = None
+    # Lists of predictions are printed: each by what it says, not by all that it holds.
+    distribution: LabelDistribution | None = field(default=None, repr=False)
     outcome: Outcome = Outcome.OK
     reason: str = ""
     text: str = ""
-    usage: Usage = Usage()
+    usage: Usage = field(default=Usage(), repr=False)
     model: str | None = None
     attempts: int = 1
-    latency_seconds: float = 0.0
-    tokens: tuple[Token, ...] | None = None
+    latency_seconds: float = field(default=0.0, repr=False)
+    tokens: tuple[Token, ...] | None = field(default=None, repr=False)
     steps: tuple[Step, ...] = ()
     accepted: bool | None = None
     parts: tuple[Part, ...] = ()

@@ -128,6 +128,10 @@ class Example:
             )
             raise DataError(f"Expected an answer as text, got {answer!r:.80}{remedy}.")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a pickle, which cannot hold the read-only mapping of an example without context."""
+        return {**vars(self), "additional_context": dict(self.additional_context)}
+
     @property
     def text(self) -> str | TextWithContext:
         """Input of the example, with its context if it has one."""

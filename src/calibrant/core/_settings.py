@@ -318,7 +318,7 @@ class ModelSettings(Section):
     tolerance: Annotated[float, Field(ge=0, le=1)] | Literal["exact"] | None = None
     samples: int | None = Field(default=None, ge=2)
     concurrency: int | None = Field(default=None, ge=1)
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict, repr=False)  # may hold a key
 
     @field_validator("samples")
     @classmethod

@@ -134,9 +134,9 @@ class Task:
     label_descriptions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     field: str = "label"
     user_template: str | None = None
-    train: tuple[Example, ...] = ()
-    validation: tuple[Example, ...] = ()
-    test: tuple[Example, ...] = ()
+    train: tuple[Example, ...] = dataclasses.field(default=(), repr=False)
+    validation: tuple[Example, ...] = dataclasses.field(default=(), repr=False)
+    test: tuple[Example, ...] = dataclasses.field(default=(), repr=False)
     model: ModelSettings = ModelSettings()
     scoring: ScoringSettings = ScoringSettings()
     calibration: CalibrationSettings = CalibrationSettings()

@@ -268,8 +268,8 @@ def checked(examples: Iterable[Example], labels: LabelSet) -> Iterator[Example]:
     for number, example in enumerate(examples, 1):
         if not isinstance(example, Example):
             raise DataError(
-                f"row {number}: expected an Example, got {example!r:.80} ({type(example).__name__}): of a data frame, "
-                "name the columns with text= and label=."
+                f"row {number}: expected an Example, got {example!r:.80} ({type(example).__name__}): write "
+                "Example(input=TEXT, answer=LABEL); of a data frame, name the columns with text= and label=."
             )
         try:
             answer = check_answer(example, labels)

@@ -253,9 +253,10 @@ class BatchEvaluator:
         is_frame = text is not None or label is not None
         rows = cast("Iterable[Example]", examples)
         if is_frame:
-            from calibrant.core._frames import frame_examples  # noqa: PLC0415 (if there is a frame)
+            from calibrant.core._frames import answer_names, frame_examples  # noqa: PLC0415 (if there is a frame)
 
             rows = frame_examples(cast("Frame", examples), text=text or "input", label=label or "answer")
+            answer_names(cast("Frame", examples))  # before a call is paid for
         result = self._run(rows, out=out, about=about, on_progress=on_progress, stop=stop)
         if not is_frame:
             return result

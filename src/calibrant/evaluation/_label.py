@@ -24,6 +24,7 @@ from calibrant.core._frames import (
     ANSWER_COLUMNS,
     DECISIONS,
     Frame,
+    answer_names,
     column_names,
     frame_texts,
     frame_values,
@@ -101,6 +102,7 @@ class UnlabelledFrame(UnlabelledTexts):
 
     def __init__(self, frame: Frame, *, text: str) -> None:
         super().__init__(frame_texts(frame, text, with_blanks=True))
+        answer_names(frame)  # before a call is paid for
         self.frame = frame
         self.columns = dict.fromkeys(map(str, column_names(frame)))
 

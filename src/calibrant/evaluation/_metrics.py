@@ -328,7 +328,7 @@ class EvaluationResult:
     ('cat', 1.0, None)
     """
 
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[Prediction, ...] = field(repr=False)
     metrics: EvaluationMetrics
     confidence: FloatArray = field(repr=False, compare=False)
     correct: NDArray[np.int8] = field(repr=False, compare=False)
@@ -338,6 +338,10 @@ class EvaluationResult:
     examples: tuple[Example, ...] = field(default=(), repr=False)
     frame: Any = field(default=None, repr=False, compare=False)
     meter: Gate | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a pickle, without `meter`, which belongs to the open predictor."""
+        return {**vars(self), "meter": None}
 
     def to_pandas(self, *, distribution: bool = False) -> pd.DataFrame:
         """Return a data frame with one row for each that was answered, in the order of the input.

@@ -446,11 +446,11 @@ class Tuned:
     ('pets', 'fake/pets', False)
     """
 
-    tasks: tuple[RecordedTask, ...]
+    tasks: tuple[RecordedTask, ...] = dataclasses.field(repr=False)
     fingerprint: Fingerprint
     plan: Mapping[str, Any] | None = None
     prompt_for_all: bool = False
-    description: Mapping[str, Any] | None = None
+    description: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     prior_correction: LabelPriorCorrection | None = None
     head: Head | None = None
     calibrator: ConfidenceCalibrator | None = None

@@ -181,7 +181,11 @@ class BasePredictor(Predictor):
         """Classify texts concurrently, for use inside an event loop; see `classify_many`."""
         from calibrant.core import _frames  # noqa: PLC0415 (evaluations and searches do without)
 
-        given = _frames.texts_of(texts) if text is None else _frames.frame_texts(texts, text)
+        if text is None:
+            given = _frames.texts_of(texts)
+        else:
+            given = _frames.frame_texts(texts, text)
+            _frames.answer_names(texts)  # before a call is paid for
         found = await ask_async(self, [self.query(one) for one in given], on_prediction=on_prediction)
         if text is None:
             return found
@@ -190,8 +194,10 @@ class BasePredictor(Predictor):
     def __repr__(self) -> str:
         labels = ", ".join(map(repr, self.labels.labels[:_LABELS_SHOWN]))
         more = f", ... {len(self.labels)} in all" if len(self.labels) > _LABELS_SHOWN else ""
-        scoring = self.scoring
-        return f"{type(self).__name__}(model={self.name!r}, labels=[{labels}{more}], scoring={scoring!r})"
+        head = ""
+        if self.first_head is not None:
+            head = f", head={self.first_head.title!r}"
+        return f"{type(self).__name__}(model={self.name!r}, labels=[{labels}{more}], scoring={self.scoring!r}{head})"
 
     def __enter__(self) -> Self:
         return self

@@ -310,7 +310,8 @@ class Classifier(BasePredictor):
         texts : sequence or series of str, length n
             Labelled texts; about 100 are a good beginning.
         answers : sequence or series of str, length n
-            Their true labels; the first belongs to the first text, whatever the index of a series.
+            Their true labels, whole numbers and truth values as texts; the first belongs to the first text, whatever
+            the index of a series.
         embeddings : str, EmbeddingModel or bool, optional
             Gives the head a vector of each text beside its words: see `calibrant.inference.open_embedding_model`. By
             default the embedded model does where it is installed, unless the classifier's own model reports features
@@ -320,8 +321,8 @@ class Classifier(BasePredictor):
         Raises
         ------
         ConfigurationError
-            An answer is no label, or holds several, the lengths differ, the model gives no distributions, or the
-            embedding model cannot be opened.
+            An answer is no label, or holds several, all are the same, the lengths differ, the model gives no
+            distributions, or the embedding model cannot be opened.
         ProviderError
             A fault that every call would meet, those of embeddings included.
         """
@@ -329,8 +330,13 @@ class Classifier(BasePredictor):
         from calibrant.inference._heads import head_of, true_labels  # noqa: PLC0415 (if it learns one)
 
         texts = texts_of(texts)
-        answers = texts_of(answers, what="answers")
-        true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
+        answers = texts_of(answers, what="answers", are_labels=True)
+        truth = true_labels(answers, len(texts), labels=self.labels)  # before a call is paid for
+        if len(set(truth)) == 1:
+            raise ConfigurationError(
+                f"Expected answers of two labels or more, got {truth[0]!r:.80} for every text, which would teach that "
+                "nothing else occurs: draw the texts from all labels."
+            )
         from calibrant.inference._text_vectors import head_embedding  # noqa: PLC0415 (if it learns one)
 
         asking = self.with_features(texts)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -30,6 +31,8 @@ _BLOCK: Final = 256
 _PROMPTS: Final = 256
 # Rows answered behind one that is not: they wait in memory, and no further ones are begun.
 _WINDOW: Final = 1024
+# Blocks of rows that may still be under way, or wait for their vectors, when another is looked up.
+_BLOCKS_BEFORE: Final = 2 * _WINDOW // _BLOCK
 # Rows between two turns of the event loop at most.
 _ROWS_BETWEEN_YIELDS: Final = 64
 # Failures without any answer, and in a row, after which no row can be expected to succeed.
@@ -174,12 +177,15 @@ class Runner:
     def rows(self, model: RowModel, queries: Iterable[Query]) -> Iterator[QueuedRow]:
         """Yield queries as rows, each with its prediction from the journal, if any."""
         waiting = iter(queries)
+        # Rows of blocks before may be answered after a block is looked up, and before its own rows begin.
+        before: deque[set[str]] = deque(maxlen=_BLOCKS_BEFORE)
         while block := list(islice(waiting, _BLOCK)):
             prepared = model.prepare(block)
             asked = [query for query, _ in prepared]
             keys = [model.key(query) for query in asked]
             stored = self._stored(model, asked, keys)
-            seen: set[str] = set()
+            seen = set().union(*before)
+            before.append(set(keys))
             for (query, problem), key in zip(prepared, keys, strict=True):
                 problem = problem or query.problem  # noqa: PLW2901
                 if not problem and query.user_template is not None and INPUT_SLOT not in query.user_template:

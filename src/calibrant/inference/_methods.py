@@ -228,7 +228,7 @@ class ModelSetup:
     calls: ModelCalls = field(default_factory=ModelCalls)
     response_format: Mapping[str, Any] | None = None
     top_logprobs: int = 5
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a key
     label_descriptions: Mapping[str, str] = field(default_factory=dict)
 
     def with_space(self, space: LogprobSpace) -> ModelSetup:

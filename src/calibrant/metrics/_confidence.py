@@ -336,8 +336,9 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 
     """
     z = normal_quantile(level)
     estimate = auroc(confidence, correct)
-    right = float(np.sum(correct))
-    wrong = float(np.size(correct)) - right
+    truth = np.asarray(correct)
+    right = float(truth.sum())
+    wrong = truth.size - right
 
     def is_within(a: float) -> bool:
         weight = (1.0 - a) / (2.0 - a) + a / (1.0 + a)

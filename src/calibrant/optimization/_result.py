@@ -265,6 +265,10 @@ class OptimizationResult(Recorded):
     answers: PredictionJournal | None = field(default=None, repr=False, compare=False)
     tuned: Tuned | None = field(default=None, repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a pickle, without `answers`, which may be an open file."""
+        return {**vars(self), "answers": None}
+
     def to_record(self) -> JsonObject:
         """Return the result as JSON values, as ``result.json`` holds them."""
         record = {"schema_version": SCHEMA_VERSION, "kind": "optimization", **super().to_record()}

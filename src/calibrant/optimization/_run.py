@@ -99,10 +99,12 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     text, label : str, optional
         Columns of the frame with the texts and their true labels.
     labels, prompt : optional
-        Labels and first prompt of the frame's task; see `Task.from_frame`.
+        Labels and first prompt of the frame's task, by default those of a predictor that is its `model`; see
+        `Task.from_frame`.
     model : str, Client, callable or Predictor, optional
         Answers instead of the task's own model. A predictor, such as the cascade of a task
-        (`calibrant.assembly.open_classifier`), is neither changed nor closed.
+        (`calibrant.assembly.open_classifier`), is neither changed nor closed. A hosted model with an address or options
+        of its own, for a frame, is a `Classifier`.
     reflection_model : str or callable, optional
         Writes new prompts from feedback: any name that `model` may have, asked once before the search begins, or
         ``prompt -> text``.
@@ -195,8 +197,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     started = time.perf_counter()
     if out is not None:
         check_names(model, reflection_model, proposer)
-    opened = _opened_task(task, text=text, label=label, labels=labels, prompt=prompt, embeddings=embeddings)
-    task = _described(opened, model)
+    of_frame = text, label, labels, prompt
+    task = _described(_opened_task(task, *of_frame, model=model, embeddings=embeddings), model)
     choices = (reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     plan = make_plan(task, model, *choices)
     _check_plan(task, plan, max_metric_calls)
@@ -233,20 +235,22 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
         return replace(result, answers=PredictionJournal(journal))
 
 
-def _opened_task(
+def _opened_task(  # noqa: PLR0913 (as `optimize` has them)
     task: Task | str | Path | Frame,
-    *,
     text: str | None,
     label: str | None,
     labels: LabelSet | Sequence[str] | None,
     prompt: str | None,
+    *,
+    model: ModelLike | Predictor | None,
     embeddings: str | Literal[False] | None,
 ) -> Task:
     """Return the task that is given, in a file, or made of a frame, with the embeddings of its head."""
     if isinstance(task, Task | str | Path):
         if (text, label, labels, prompt) != (None,) * 4:
             raise ConfigurationError(
-                "Expected text, label, labels and prompt beside a frame alone, got a task: it has its own."
+                "Expected text, label, labels and prompt beside a frame alone, got a task or a file: a task has its "
+                "own, and a file of rows is a frame once it is read, as by pandas.read_csv."
             )
         found = task if isinstance(task, Task) else Task.from_file(task)
     elif text is None or label is None:
@@ -254,6 +258,11 @@ def _opened_task(
             "Expected a task, its file, or a frame with the names of its columns, got "
             f"{type(task).__name__} without them: add text= and label=."
         )
+    elif isinstance(model, BasePredictor):
+        if labels is None:
+            labels = model.labels
+        found = Task.from_frame(task, text=text, label=label, labels=labels, prompt=prompt or model.prompt)
+        found = replace(found, field=model.field, user_template=model.user_template)
     else:
         found = Task.from_frame(task, text=text, label=label, labels=labels, prompt=prompt)
     if embeddings is None:
@@ -400,8 +409,8 @@ def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack, lim
     if isinstance(model, Predictor):
         if model.labels != task.labels:
             raise ConfigurationError(
-                f"Expected a classifier over the labels of task {task.name!r}, got one over others: open it from the "
-                "task."
+                f"Expected a classifier over the labels of task {task.name!r}, {list(task.labels)!s:.200}, in their "
+                f"order, got one over {list(model.labels)!s:.200}: open it from the task."
             )
         own_limits = model.limits
         most = limits.concurrency or own_limits.concurrency

@@ -375,6 +375,13 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found._set_classes(np.unique(np.array(list(names))), names, tuned.labels)
         return found
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: FBT002 (scikit-learn's)
+        """Return the parameters by name; printed, which notebooks do, they show no credentials."""
+        if isinstance(self.options, Mapping) and not isinstance(self.options, _Options):
+            self.options = _Options(self.options)
+        params: dict[str, Any] = super().get_params(deep)
+        return params
+
     def __sklearn_tags__(self) -> Tags:
         """Return scikit-learn's tags: texts, or columns of text and numbers, without missing values."""
         tags = super().__sklearn_tags__()
@@ -395,6 +402,10 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if calls is not None and not (isinstance(calls, int | np.integer) and calls >= 1):
             raise ConfigurationError(
                 f"Expected max_calls as a whole number from 1, got {calls!r:.80}: None is the default."
+            )
+        if isinstance(self.labels, set | frozenset):
+            raise ConfigurationError(
+                "Expected labels as a list or a mapping, got a set: list them, in the same order in every process."
             )
         if self.head not in {"auto", "off"}:
             raise ConfigurationError(f"Expected head 'auto' or 'off', got {self.head!r:.80}.")
@@ -471,6 +482,16 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with open_cache(self.cache) as journal:
             limited.use_journal(journal)
             yield limited
+
+
+class _Options(dict[str, Any]):
+    """Options of an estimator, which are printed without credentials."""
+
+    def __repr__(self) -> str:
+        kept, names = without_secrets(self)
+        shown = dict.fromkeys(names, "(hidden)")
+        shown.update(kept)
+        return repr(shown)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -632,7 +632,7 @@ class BatchLabeller:
 
     bundle: str | Path
     text: str
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] | None = field(default=None, repr=False)  # may hold a key
     _digest: str = field(init=False, repr=False)
     _opened: tuple[Tuned, OpenedPredictor] | None = field(default=None, init=False, repr=False, compare=False)
 
