@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -117,6 +118,20 @@ def test_a_member_of_several_models_is_refused(
     out = tmp_path / "planned"
     run("cascade", "run", plan, searched, large, "--file", file, "--out", out)
     assert "to ask one model, got several" in refusal(cascade("run", plan, out, large, "--file", file))
+
+
+def test_a_task_file_in_place_of_a_head_is_told(
+    task: Path, searched: Path, large: Path, tmp_path: Path
+) -> None:
+    """A task file with the prompt of a search is no stand-in for its head, which the plan remembers."""
+    made = tmp_path / "made"
+    run("cascade", "plan", searched, large, "--small-cost", 1, "--large-cost", 50, "--out", made)
+    copied = task.with_name("copied.toml")
+    prompt = json.dumps((searched / "best_prompt.txt").read_text())
+    copied.write_text(re.sub("(?m)^prompt = .*$", lambda _: f"prompt = {prompt}", task.read_text()))
+    told = "was planned with the head or label prior of its run"
+    assert told in run("cascade", "run", made, copied, large, "--text", "other 1").output
+    assert told not in run("cascade", "run", made, searched, large, "--text", "other 1").output
 
 
 TASK = """\

@@ -33,7 +33,7 @@ from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
 from calibrant.tuned._open import open_tuned
 from calibrant.tuned._sources import read_source
-from calibrant.tuned._task_record import record_run, with_model_alone
+from calibrant.tuned._task_record import is_corrected, record_run, with_model_alone
 
 _Member = tuple[Task | Tuned, str | None, str | None]
 
@@ -72,7 +72,7 @@ def plan(options: Plan) -> None:
         rng=options.seed,
     )
     test = f"{found.goal} {found.value} {options.certify_on} {options.key} {options.seed}"
-    found, spent = _counted(found, predictions, test=test)
+    found, spent = _counted(_remembering_heads(found, predictions), predictions, test=test)
     _write(found, options.out, seed=options.seed)
     files = f"Files in {options.out}: plan.json, plan.html, plan.svg"
     lines = [*found.describe(), *_spent_lines(spent), "", *_table(found), files]
@@ -130,6 +130,7 @@ def run(options: PlanRun) -> None:
     members = _members(found, options.sources, options.model or [], options.api_base or [])
     asked = [_asked(*member) for member in members]
     task = asked[0]
+    _tell_of_missing_heads(found, members)
     with ExitStack() as opened:
         classifiers = [opened.enter_context(_opened(*member)) for member in members]
         planned = found.cascade(classifiers)
@@ -213,6 +214,23 @@ def _opened(source: Task | Tuned, model: str | None, place: str | None) -> Class
         return Classifier.from_task(without_head(_asked(source, model, place)))
     options = {} if place is None else {"api_base": place}
     return as_classifier(open_tuned(source, model=model, options=options), to_use="member of a plan")
+
+
+def _remembering_heads(found: CascadePlan, paths: Sequence[Path]) -> CascadePlan:
+    planned = zip(found.models, paths, strict=True)
+    return replace(
+        found, models=tuple(replace(model, corrected=is_corrected(path)) for model, path in planned)
+    )
+
+
+def _tell_of_missing_heads(found: CascadePlan, members: Sequence[_Member]) -> None:
+    for model, (source, _, _) in zip(found.models, members, strict=True):
+        learned = None if isinstance(source, Task) else source.head or source.prior_correction
+        if model.corrected and learned is None:
+            say(
+                f"warning: {model.name} was planned with the head or label prior of its run, and is asked without: "
+                "name that run, as the thresholds are for its confidences."
+            )
 
 
 def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:

@@ -339,6 +339,11 @@ def fingerprint_of(
     return Fingerprint(prompt=asked, model=model, space=space, labels=task.labels)
 
 
+def is_corrected(place: Path) -> bool:
+    """Return whether a head or a label prior corrects the answers of a run."""
+    return any((place / name.replace("-{}", "")).exists() for name in LEARNED)
+
+
 def learned_of_plan(
     plan: Record, tasks: Sequence[RecordedTask], place: Path
 ) -> dict[int, Head | LabelPriorCorrection]:

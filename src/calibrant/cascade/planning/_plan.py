@@ -458,6 +458,8 @@ class PlannedModel:
         Fitted on the planning half; None for the last model, and where nothing was gained.
     fingerprint : mapping or None
         `Fingerprint.to_record` of the run, where it says.
+    corrected : bool
+        True if `calibrant cascade plan` found a head or a label prior in the run's directory.
     """
 
     name: str
@@ -466,6 +468,7 @@ class PlannedModel:
     calibration: str = "none"
     calibrator: _StoredCalibrator | None = field(default=None, compare=False)
     fingerprint: Record | None = None
+    corrected: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
