@@ -230,3 +230,17 @@ def test_a_damaged_sketch_is_no_sketch(reading: Path, look: Callable[..., Any]) 
     damaged = [{**row, "sketch": "?"} if row.get("sketch") and row["index"] < 30 else row for row in lines]
     path.write_text("".join(json.dumps(row) + "\n" for row in damaged))
     assert look(reading, rows(60, "ship", "farm", start=300))["topics"]["history"] == 50
+
+
+# --- another version of the model -----------------------------------------------------------------
+
+
+def test_answers_of_a_version_the_promise_was_not_measured_on_are_named(source: Path, tmp_path: Path) -> None:
+    """A warning names both versions, and none comes while the version is the same."""
+    data = write_rows(tmp_path / "data.jsonl", unlike(rows(80, "ship", "farm", start=200)))
+    same = done(run(source, data, "--out", tmp_path / "same"))
+    assert "the promise was measured on" not in same.stderr
+    metrics = json.loads((source / "metrics.json").read_text())
+    (source / "metrics.json").write_text(json.dumps(metrics | {"models": {"older-version": 80}}))
+    other = done(run(source, data, "--out", tmp_path / "other"))
+    assert "older-version answered: the promise was measured on the latter" in other.stderr
