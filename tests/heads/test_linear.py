@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,18 @@ def test_it_is_where_the_objective_is_least(
     assert model.blocks == tuple(strengths)
     expected = np.exp(least(rows, answers, strengths))
     assert np.exp(model.log_proba(rows)) == pytest.approx(expected, abs=5e-3)
+
+
+@pytest.mark.parametrize("factor", [20.0, 300.0])
+@pytest.mark.parametrize(
+    "strengths", [{"labels": 4.0}, {"labels": 16.0, "text": 16.0, "embeddings": 16.0}], ids=str
+)
+def test_large_scores_do_not_end_the_search(strengths: Any, factor: float) -> None:
+    """The minimum is found, too, where log-probabilities are of a model that is far too sure."""
+    rows, answers = given()
+    sure = replace(rows, logprobs=factor * rows.logprobs)
+    found = np.exp(Design(sure, answers, label_names=NAMES).model(strengths).log_proba(sure))
+    assert found == pytest.approx(np.exp(least(sure, answers, strengths)), abs=5e-3)
 
 
 def test_unless_labels_count_alike_rows_do() -> None:

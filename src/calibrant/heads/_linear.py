@@ -606,13 +606,17 @@ class Design:
         n_labels = self._n_labels
         n_scores = len(scores)
         widths = [matrix.shape[1] for matrix in matrices]
-        stacked = np.array(scores).reshape(n_scores, n * n_labels)
+        # Scores of unit size, and a start at most there: from log-probabilities of ten and more, at weight 1, the first
+        # step of the search may end at weight 0, with a slope so unlike those of the coefficients that it stops there.
+        sizes = np.array([_size_of(score) for score in scores])
+        stacked = np.array(scores).reshape(n_scores, n * n_labels) / sizes[:, None]
         ends = np.cumsum([n_scores, n_labels, *(width * n_labels for width in widths)])
         centre = np.zeros(ends[-1])
-        centre[:n_scores] = 1.0
+        centre[:n_scores] = sizes
         precision = np.ones(ends[-1])
-        precision[:n_scores] = _WEIGHT_SPREAD**-2
+        precision[:n_scores] = (_WEIGHT_SPREAD * sizes) ** -2
         precision[n_scores : ends[1]] = _INTERCEPT_SPREAD**-2
+        start = np.minimum(centre, 1.0)
 
         def loss(parameters: FloatArray) -> tuple[float, FloatArray]:
             weights, intercept, *parts = np.split(parameters, ends[:-1])
@@ -629,9 +633,15 @@ class Design:
 
         bounds = [(0.0, None)] * n_scores + [(None, None)] * (len(centre) - n_scores)
         options = {"maxiter": _ITERATIONS, "ftol": _ENOUGH}
-        found = minimize(loss, centre, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
+        found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options).x
         weights, intercept, *parts = np.split(found, ends[:-1])
-        return weights, intercept, [part.reshape(-1, n_labels) for part in parts]
+        return weights / sizes, intercept, [part.reshape(-1, n_labels) for part in parts]
+
+
+def _size_of(scores: FloatArray) -> float:
+    """Return the root mean square of scores about the mean of their row; 1 where they do not differ."""
+    about_mean = scores - scores.mean(axis=1, keepdims=True)
+    return float(np.sqrt((about_mean**2).mean())) or 1.0
 
 
 def _label_weights(answers: NDArray[Any], n_labels: int) -> FloatArray:
