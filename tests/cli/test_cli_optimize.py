@@ -373,10 +373,15 @@ def test_what_is_not_known_is_not_invented(write_task: WriteTask, monkeypatch: p
     """Missing numbers are dashes; failures, calls and cost are stated."""
     text = shown(monkeypatch, write_task, result_of())
     assert table(text) == [["seed prompt", "-", "-", "-", "-"]]
-    assert "3 test answers failed with a transport error and count neither way." in text
-    empty = replace(result_of().seed_prompt, failures=("fake: the response holds no text and no refusal",))
+    assert "3 test answers failed and count neither way." in text
+    empty = replace(
+        result_of().seed_prompt, failures=("fake: broken response: it holds no text and no refusal",)
+    )
     told = shown(monkeypatch, write_task, result_of(seed_prompt=empty, best_prompt=empty))
-    assert "3 test answers failed with an empty answer and count neither way." in told
+    assert (
+        "3 test answers failed (fake: broken response: it holds no text and no refusal) and count neither way."
+        in told
+    )
     assert "4 of 10 completions of the search came without usable log-probabilities" in text
     assert (
         "12 rows asked in the search, 2 prompts proposed and 0 of them promising, 5 s; cost: $0.0123." in text

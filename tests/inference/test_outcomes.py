@@ -165,9 +165,9 @@ def test_refusals_are_not_retried(answer: Answer, reason: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        pytest.param(response(""), "the response holds no text and no refusal", id="empty"),
-        pytest.param(response(" \n"), "the response holds no text and no refusal", id="blank"),
-        pytest.param(response(None), "the response holds no text and no refusal", id="null"),
+        pytest.param(response(""), "broken response: it holds no text and no refusal", id="empty"),
+        pytest.param(response(" \n"), "broken response: it holds no text and no refusal", id="blank"),
+        pytest.param(response(None), "broken response: it holds no text and no refusal", id="null"),
         pytest.param({"choices": []}, "broken response: Expected at least one answer", id="no-choice"),
         pytest.param(
             {"choices": None, "error": "overloaded"}, "broken response: .*overloaded", id="error-body"
@@ -207,8 +207,9 @@ def test_retry_waits_double() -> None:
 
 
 def test_lasting_fault_is_a_row_error() -> None:
-    """A lasting fault makes the row an error with the last reason and all attempts."""
+    """A lasting fault makes the row an error with the last reason and status, and all attempts."""
     prediction, client = classify(ProviderError("overloaded", provider="fake", status=503, retryable=True))
+    assert prediction.status == 503
     assert (prediction.outcome, prediction.label, prediction.confidence) == (Outcome.ERROR, None, None)
     assert (prediction.reason, prediction.attempts, len(client.requests)) == ("fake: overloaded", 3, 3)
 

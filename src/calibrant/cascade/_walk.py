@@ -586,7 +586,13 @@ class Walk:
         except ProviderError as error:
             if error.systemic:
                 row.systemic.append(error)
-            return Prediction(label=None, outcome=Outcome.ERROR, reason=str(error), attempts=error.attempts)
+            return Prediction(
+                label=None,
+                outcome=Outcome.ERROR,
+                reason=str(error),
+                attempts=error.attempts,
+                status=error.status,
+            )
         return await classifier.finished_ahead(query, answer, charge=partial(self._charge, classifier))
 
     async def _assess(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 # Statuses of the client's fault, but those about the moment. Saved rows hold a failure as words alone.
 _STATUS: Final = re.compile(r"\b4\d\d\b")
 _PASSING: Final = frozenset({408, 409, 425, 429})
-# Of answers that came and hold nothing, an empty body included.
-_EMPTY: Final = ("got no choices", "it begins '')", "holds no text", "at least one answer")
-_BROKEN: Final = ("broken response", "Expected a JSON object")
-_TRANSPORT: Final = "a transport error"
 _ENGINES: Final = ("local", "ray")
 
 
@@ -377,9 +373,10 @@ def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
         )
     failed = metrics.rows - metrics.answered - n_refused
     if failed:
-        found = failures_text(kind for kind in metrics.errors if kind not in refused)
+        found = "a transport error"
         advice = f"run the same command again to ask {'it' if failed == 1 else 'them'} again"
-        if found != _TRANSPORT:
+        if any(kind.startswith("broken response") for kind in metrics.errors):
+            found += " or an empty or broken answer"
             advice += ", or calibrant doctor to examine the server"
         say(f"{counted(failed, 'row')} failed with {found}; {advice}.")
     if metrics.unreadable:
@@ -399,19 +396,6 @@ def _say_mixed(metrics: evaluation.EvaluationMetrics) -> None:
         say(
             f"{found:,} of {counted(answers, 'answer')} had usable log-probabilities, and the others none. {advice}"
         )
-
-
-def failures_text(reasons: Iterable[str]) -> str:
-    """Name the kinds of failures, each once: a transport error, or an answer that is empty or broken."""
-    return " or ".join(dict.fromkeys(map(_failure_kind, reasons))) or _TRANSPORT
-
-
-def _failure_kind(reason: str) -> str:
-    if any(words in reason for words in _EMPTY):
-        return "an empty answer"
-    if any(words in reason for words in _BROKEN):
-        return "a broken answer"
-    return _TRANSPORT
 
 
 def is_refused(reason: str) -> bool:

@@ -209,16 +209,14 @@ def _summary(result: optimization.OptimizationResult) -> Iterator[str]:
     errors = sum(score.outcomes.get("error", 0) for score in scores)
     failures = [failure for score in scores for failure in score.failures]
     if errors:
-        from calibrant.cli._evaluate import failures_text, is_refused
+        from calibrant.cli._evaluate import is_refused
 
         refused = next(filter(is_refused, failures), None)
-        why = (
-            f"with {failures_text(failures)}"
-            if refused is None
-            else f"as the server refused them ({refused})"
-        )
+        why = f" ({failures[0]})" if failures else ""
+        if refused is not None:
+            why = f" as the server refused them ({refused})"
         count = "counts" if errors == 1 else "count"
-        yield f"{counted(errors, 'test answer')} failed {why} and {count} neither way."
+        yield f"{counted(errors, 'test answer')} failed{why} and {count} neither way."
     unreadable = sum(score.outcomes.get("unparsed", 0) for score in scores)
     if unreadable:
         from calibrant.cli._evaluate import unreadable_text

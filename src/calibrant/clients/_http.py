@@ -284,8 +284,7 @@ class JsonHttp:
         kind = reply.headers.get("Content-Type", "no content type")
         begins = self.redacted(" ".join(reply.text[:200].split()))[:80]
         return ProviderError(
-            f"Expected a JSON object, got something else ({kind}, it begins {begins!r}): the answer is broken or "
-            "cut off.",
+            f"broken response: expected a JSON object, got something else ({kind}, it begins {begins!r}).",
             provider=self.provider,
             retryable=True,
         )

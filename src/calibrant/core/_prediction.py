@@ -481,6 +481,8 @@ class Prediction:
         Wall time of the row in seconds, retries included.
     tokens : tuple of Token or None
         The emitted tokens with their log-probabilities, where the classifier keeps them.
+    status : int or None
+        HTTP status of a call that failed, where a server sent one; not stored.
     steps : tuple of Step
         The models a cascade asked, in order; empty for a single model.
     accepted : bool or None
@@ -513,6 +515,7 @@ class Prediction:
     attempts: int = 1
     latency_seconds: float = field(default=0.0, repr=False)
     tokens: tuple[Token, ...] | None = field(default=None, repr=False)
+    status: int | None = field(default=None, compare=False)
     steps: tuple[Step, ...] = ()
     accepted: bool | None = None
     parts: tuple[Part, ...] = ()

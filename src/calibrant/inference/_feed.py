@@ -247,7 +247,11 @@ class Runner:
                     raise
                 outcome = Outcome.UNPARSED if is_too_long else Outcome.ERROR
                 prediction = Prediction(
-                    label=None, outcome=outcome, reason=str(error), attempts=error.attempts
+                    label=None,
+                    outcome=outcome,
+                    reason=str(error),
+                    attempts=error.attempts,
+                    status=error.status,
                 )
             prediction = prediction.with_effort(latency_seconds=time.perf_counter() - start)
             self.gate.finish_row(prediction.usage)

@@ -151,7 +151,7 @@ class AnswerReader:
         if not completion.text.strip() and is_cut_off:
             return _unparsed("cut off by the length limit before the answer began")
         if not completion.text.strip():
-            reason = "the response holds no text and no refusal"
+            reason = "broken response: it holds no text and no refusal"
             return {"label": None, "outcome": Outcome.ERROR, "reason": reason}
         space = self.space_of(completion)
         try:

@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import logging
 import math
-import re
 import threading
 import time
 import uuid
@@ -55,8 +54,6 @@ _PROBE_TEXT: Final = "Are you there?"
 _ALL_FAILED: Final = "The model failed for every text: ask again later."
 _CALL_FAILED: Final = "A call of the model failed: ask again later."
 _UNREACHABLE: Final = "The model's server refuses connections."
-# As the message of a `ProviderError` begins, behind the provider's name.
-_CAUSE: Final = re.compile(r": ([A-Z]\w*(?:Error|Exception|Timeout))(?: \(([45]\d\d)\)|: ([45]\d\d)\b)?")
 _FAILED: Final = "Nobody expected this; the log says why."
 _FAILURES_IN_A_ROW: Final = 3
 # Seconds from the end of a probe to the next one, doubled after each failure.
@@ -547,7 +544,10 @@ class _Service:
             decisions.append(decision)
         self._call_back(own)
         request.state.log_fields = {"texts": len(rows), "outcomes": dict(outcomes), "review": review}
-        failures = Counter(_cause(found.reason) for found in predictions if not _is_answered(found))
+        # By status: the provider's words may quote the text.
+        failures = Counter(
+            str(found.status or "no status") for found in predictions if not _is_answered(found)
+        )
         if failures:
             request.state.log_fields["failures"] = dict(failures)
         if self._settings.log_texts:
@@ -715,14 +715,6 @@ class _Watch:
 def _is_answered(prediction: Prediction) -> bool:
     """Return whether the model answered, even if its answer is not a label."""
     return prediction.outcome is not Outcome.ERROR
-
-
-def _cause(reason: str) -> str:
-    """Return the type and the status of a failed call, without the provider's words, which may quote the text."""
-    found = _CAUSE.search(reason)
-    if found is None:
-        return "unknown"
-    return " ".join(filter(None, found.groups()))
 
 
 def _digest(key: str) -> bytes:

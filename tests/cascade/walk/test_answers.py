@@ -292,7 +292,7 @@ def test_later_key_failures_are_row_errors(build: Build) -> None:
     cascade = build(rule, rule).cascade
     assert cascade.classify("good").accepted
     found = cascade.classify("bad")
-    assert (found.outcome, verdicts(found)) == (Outcome.ERROR, ["failed", "failed"])
+    assert (found.outcome, found.status, verdicts(found)) == (Outcome.ERROR, 401, ["failed", "failed"])
 
 
 def test_on_error_fail_raises_bad_keys(build: Build) -> None:

@@ -659,7 +659,9 @@ class RoutedProvider:
             raise ProviderError(f"broken response: {error}", provider=name, retryable=True) from error
         is_empty = not completion.text.strip() and not completion.refusal
         if empty_is_failure and is_empty and completion.finish_reason not in _EMPTY_ON_PURPOSE:
-            raise ProviderError("the response holds no text and no refusal.", provider=name, retryable=True)
+            raise ProviderError(
+                "broken response: it holds no text and no refusal.", provider=name, retryable=True
+            )
         return completion
 
     def _answered(
