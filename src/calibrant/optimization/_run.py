@@ -197,8 +197,8 @@ def optimize(  # noqa: PLR0913  (keyword-only options)
     started = time.perf_counter()
     if out is not None:
         check_names(model, reflection_model, proposer)
-    of_frame = text, label, labels, prompt
-    task = _described(_opened_task(task, *of_frame, model=model, embeddings=embeddings), model)
+    opened = _opened_task(task, text, label, labels=labels, prompt=prompt, model=model, embeddings=embeddings)
+    task = _described(opened, model)
     choices = (reflection_model, proposer, minibatch_size, seed, prior_correction, thresholds)
     plan = make_plan(task, model, *choices)
     _check_plan(task, plan, max_metric_calls)
@@ -239,9 +239,9 @@ def _opened_task(  # noqa: PLR0913 (as `optimize` has them)
     task: Task | str | Path | Frame,
     text: str | None,
     label: str | None,
+    *,
     labels: LabelSet | Sequence[str] | None,
     prompt: str | None,
-    *,
     model: ModelLike | Predictor | None,
     embeddings: str | Literal[False] | None,
 ) -> Task:
