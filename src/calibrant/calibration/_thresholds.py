@@ -795,9 +795,9 @@ def _looks_lines(found: CertifiedThreshold, *, run: str | Path) -> Iterator[str]
     named = "RUN"
     if Path(run).is_dir():
         named = str(run)
-    yield f"  {shlex.join(['calibrant', 'evaluate', named, '--file', 'FRESH.csv', '--out', 'fresh'])}"
     target = f"{found.target_accuracy:g}"
-    yield f"  {shlex.join(['calibrant', 'calibrate', 'fresh', '--target-accuracy', target, '--out', 'fresh'])}"
+    words = ["calibrant", "calibrate", named, "--fresh-test", "FRESH.csv", "--target-accuracy", target]
+    yield f"  {shlex.join([*words, '--out', 'fresh'])}"
 
 
 def promise_sentence(found: CertifiedThreshold) -> str:

@@ -382,6 +382,9 @@ class Calibrate:
     target_accuracy
         Accuracy, from 0 to 1, that accepted answers must reach: the lowest confidence that does is certified. A
         certificate already in --out is replaced only by another one.
+    fresh_test : FILE
+        With --target-accuracy: labelled rows that the run has not seen. They are answered into --out, which label takes
+        afterwards instead of the run, and certified.
     delta
         Probability that the certificate of --target-accuracy is wrong; earlier ones of the same rows add theirs.
     looks
@@ -400,6 +403,7 @@ class Calibrate:
     predictions: Path = argument()
     out: Path
     target_accuracy: float | None = None
+    fresh_test: Path | None = None
     delta: float = 0.05
     looks: int = 1
     seed: int = 0

@@ -16,7 +16,8 @@ from calibrant.cli._options import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
 from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import check_tracking, say, track
-from calibrant.core._errors import ConfigurationError, ProviderError, StateError
+from calibrant.core._errors import ConfigurationError, DataError, ProviderError, StateError
+from calibrant.core._fingerprint import row_digests, share_known
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace, Outcome
 from calibrant.core._predictor import Limits, Stop
@@ -25,10 +26,13 @@ from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
 from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
 from calibrant.evaluation._evaluator import BatchEvaluator, default_cache
+from calibrant.evaluation._looks import MOST_KNOWN
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.metrics._remarks import several_servers_advice
+from calibrant.runs._directory import MANIFEST, PREDICTIONS, ROWS_SEEN, read_manifest
 from calibrant.runs._journal import JournalAfterSearch
+from calibrant.runs._rows import SavedRows
 from calibrant.tuned._task_record import record_run, with_model_alone
 
 if TYPE_CHECKING:
@@ -178,6 +182,52 @@ def _scope(task: Task, options: Evaluate, classifier: BasePredictor) -> RunScope
     from calibrant.evaluation._history import RunScope  # other runs do without a history
 
     return RunScope.of(classifier, account_id=options.account, task=task.name, profile_name=options.profile)
+
+
+def answer_fresh_rows(path: Path, file: Path, *, out: Path) -> None:
+    """Answer labelled rows with a run's classifier, as `calibrant evaluate` does, and exit if that ends early.
+
+    Parameters
+    ----------
+    path : Path
+        Directory of the run, a bundle or a task file.
+    file, out : Path
+        The rows, and the directory for the answers.
+
+    Raises
+    ------
+    ConfigurationError
+        The answers would go into the run.
+    DataError
+        The run has seen more rows of the file than chance explains; nothing is asked then.
+    """
+    from calibrant.cli._commands import Evaluate
+
+    if path.resolve() == out.resolve():
+        raise ConfigurationError(f"Expected another directory than {path} as --out with --fresh-test.")
+    options = Evaluate(task=path, file=file, out=out)
+    source = source_of(path, options)
+    rows = labelled_rows(source.task, file, options.split, limit=None)
+    if source.tuned is not None and source.tuned.path is not None:
+        _check_fresh(rows, run=source.tuned.path)
+    with contextlib.closing(source.open(limits=run_limits(source.task, options))) as opened:
+        classifier = asked_as_before(opened, out)
+        result, stop = answer_rows(source, options, classifier, rows)
+        write_down(source, out, classifier)
+    exit_as(result, {}, stop=stop)
+
+
+def _check_fresh(rows: evaluation.Dataset, *, run: Path) -> None:
+    """Raise DataError if the run knows rows: its prompt or its head may owe something to them."""
+    digests = read_manifest(run).get(ROWS_SEEN) if (run / MANIFEST).is_file() else None
+    if digests is None and (run / PREDICTIONS).is_file():
+        digests = row_digests(text for text in SavedRows.load(run).inputs if text is not None)
+    share = share_known((row.input for row in rows), digests or ())
+    if share > MOST_KNOWN:
+        raise DataError(
+            f"{rows.source.path}: expected rows that {run} has not seen, but it knows {share:.0%} of them: its prompt "
+            "or its head may owe something to their mistakes, so they certify nothing. Give other labelled rows."
+        )
 
 
 @contextlib.contextmanager

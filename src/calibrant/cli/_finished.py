@@ -56,6 +56,15 @@ def calibrate(options: Calibrate) -> None:
     seed = options.seed
     if options.embeddings is not None and options.no_embeddings:
         raise ConfigurationError("Expected --embeddings or --no-embeddings, got both: leave one out.")
+    if options.fresh_test is not None:
+        if options.target_accuracy is None:
+            raise ConfigurationError(
+                "Expected --target-accuracy with --fresh-test, got the rows alone: name it."
+            )
+        from calibrant.cli._evaluate import answer_fresh_rows  # finished runs are asked nothing
+
+        answer_fresh_rows(predictions, options.fresh_test, out=out)
+        predictions = out
     if not options.head and options.embeddings is None:
         result = evaluation.calibrate_predictions(
             SavedRows.load(predictions),

@@ -141,10 +141,9 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 _SEQUENCE: Final = "sequence"
 _LEDGER: Final = "looks"
-# The smallest digests stand for a set of rows (a bottom-k sketch). Sets count as the same rows from a twentieth in
-# common on: two files may hold the same greeting.
-_SKETCH: Final = 64
-_COMMON: Final = 0.05
+_SKETCH: Final = 64  # the smallest digests stand for a set of rows (a bottom-k sketch)
+MOST_KNOWN: Final = 0.05
+"""Share of rows that two sets may have in common and still count as other rows: both may hold the same greeting."""
 _ROUNDING: Final = 1e-9
 # Test that a plan without a goal makes by default; `distill` makes the same one, so that the two count once.
 LOSS_TEST: Final = "certified None all calibrant 0"
@@ -476,7 +475,7 @@ class _Book:
         """Yield the entries on these rows, or on some of them."""
         for entry in self.ledger.entries():
             common = set(self.rows).intersection(entry["rows"].split())
-            if len(common) > _COMMON * len(self.rows):
+            if len(common) > MOST_KNOWN * len(self.rows):
                 yield _Entry.of(entry)
 
     def spend(self, tests: Sequence[str], delta: float) -> None:

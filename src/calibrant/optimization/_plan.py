@@ -15,19 +15,20 @@ from calibrant.adapters._rows import example_row, query_of
 from calibrant.adapters._state import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
-from calibrant.core._fingerprint import sha256_of
+from calibrant.core._fingerprint import row_digests, sha256_of
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import JsonObject, Prediction
 from calibrant.core._predictor import CallMeter, Predictor, Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import ScoringSettings
-from calibrant.core._task import Task
+from calibrant.core._task import SPLITS, Task
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._limits import Gate, rate_limit_waits
 from calibrant.optimization._choice import FIRST, detectable_gain
 from calibrant.optimization._prompt_parts import CandidateTexts, given_prompts
 from calibrant.optimization._proposers import ExemplarProposer, Reflection, name_of
+from calibrant.runs._directory import ROWS_SEEN
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
@@ -467,7 +468,7 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
         "classifier": model.describe() if isinstance(model, Predictor) else None,
         "rows": [
             [(row.input, row.answer, dict(row.additional_context), row.context) for row in task.rows(split)]
-            for split in ("train", "validation", "test")
+            for split in SPLITS
         ],
     }
     return {
@@ -478,4 +479,5 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
         "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),
         "minibatch_size": plan.minibatch_size,
         "seed": plan.seed,
+        ROWS_SEEN: row_digests(row.input for split in SPLITS for row in task.rows(split)),
     }
