@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import Result
 
 from calibrant.calibration import load_calibrator
 from calibrant.core import DataError, Example, StateError
@@ -18,7 +20,18 @@ from calibrant.metrics import brier_score, expected_calibration_error
 from calibrant.reports import write_report
 from calibrant.runs import SavedRows
 from calibrant.testing import FakeClient
-from command_line import command, done, json_of, recorded_rows, refusal, spelled, write_rows
+from command_line import (
+    command,
+    done,
+    json_of,
+    knows,
+    recorded_rows,
+    refusal,
+    spelled,
+    unlike_animals,
+    write_rows,
+)
+from fault_server import FaultServer
 
 run = command("calibrate")
 
@@ -390,3 +403,88 @@ def test_an_unfinished_run_is_noticed(tmp_path: Path, metrics: dict[str, Any] | 
     found = done(run(run_directory, "--out", tmp_path / "out"))
     assert said in found.stderr
     assert ("warning" in found.stderr) == bool(said)
+
+
+# --- fresh rows ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultServer]:
+    """Yield a server whose model gets three in four rows right."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with FaultServer(["cat", "dog"], knows) as started:
+        yield started
+
+
+@pytest.fixture
+def served(server: FaultServer) -> str:
+    """Return the lines of a task file that name the server's model."""
+    return f'[model]\nname = "openai/any"\napi_base = "{server.api_base}"\n'
+
+
+@pytest.fixture
+def evaluated(write_task: Callable[..., Path], tmp_path: Path, served: str) -> Path:
+    """Return a run on 60 rows."""
+    out = tmp_path / "run"
+    done(command("evaluate")(write_task(extra=served, test=unlike_animals(60)), "--out", out))
+    return out
+
+
+def fresh_test(tmp_path: Path, run_directory: Path, rows: list[dict[str, str]], **options: object) -> Result:
+    """Certify labelled rows under a run's classifier, by default at 0.6 into a directory of their own."""
+    file = write_rows(tmp_path / "fresh.jsonl", rows)
+    settings = {"target_accuracy": 0.6, "out": tmp_path / "fresh", **options}
+    named = [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", value)]
+    return run(run_directory, "--fresh-test", file, *named)
+
+
+def test_fresh_rows_are_asked_and_certified(evaluated: Path, server: FaultServer, tmp_path: Path) -> None:
+    """The run's classifier answers the rows once, and the directory accepts answers by their certificate."""
+    before = sum(server.counts.values())
+    result = done(fresh_test(tmp_path, evaluated, unlike_animals(100, start=60)))
+    assert sum(server.counts.values()) == before + 100
+    assert "Certified: answers with a confidence of" in result.stdout
+    data = tmp_path / "new.csv"
+    data.write_text("input\nmeow at last\n")
+    labelled = done(command("label")(tmp_path / "fresh", data, "--out", tmp_path / "labelled"))
+    assert "decisions: accepted 1 (by the certified threshold 0.8 " in labelled.stdout
+
+
+def test_rows_that_a_run_has_seen_certify_nothing(
+    evaluated: Path, server: FaultServer, tmp_path: Path
+) -> None:
+    """From more than one row in twenty on no model is asked."""
+    before = sum(server.counts.values())
+    message = refusal(fresh_test(tmp_path, evaluated, unlike_animals(100, start=50)))
+    assert f"expected rows that {evaluated} has not seen, but it knows 10% of them" in message
+    assert sum(server.counts.values()) == before
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_the_same_greeting_is_no_seen_row(evaluated: Path, tmp_path: Path) -> None:
+    """One row in twenty may be known by chance."""
+    done(fresh_test(tmp_path, evaluated, unlike_animals(100, start=55)))
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_search_has_seen_the_rows_of_every_split(
+    write_task: Callable[..., Path], served: str, tmp_path: Path, split: str
+) -> None:
+    """Rows that its prompt or its head was made with are no fresh ones."""
+    splits = {
+        name: unlike_animals(30, start=30 * n) for n, name in enumerate(("train", "validation", "test"))
+    }
+    source = tmp_path / "run"
+    done(command("optimize")(write_task(extra=served, **splits), "--out", source, "--max-metric-calls", 80))
+    assert "it knows 100% of them" in refusal(fresh_test(tmp_path, source, splits[split]))
+
+
+def test_fresh_rows_need_a_target_and_a_place(evaluated: Path, server: FaultServer, tmp_path: Path) -> None:
+    """What is missing is named before a model is asked."""
+    before = sum(server.counts.values())
+    file = write_rows(tmp_path / "fresh.jsonl", unlike_animals(100, start=60))
+    message = refusal(run(evaluated, "--fresh-test", file, "--out", tmp_path / "fresh"))
+    assert "Expected --target-accuracy with --fresh-test" in message
+    message = refusal(fresh_test(tmp_path, evaluated, unlike_animals(100, start=60), out=evaluated))
+    assert f"Expected another directory than {evaluated} as --out" in message
+    assert sum(server.counts.values()) == before

@@ -61,7 +61,7 @@ def json_of(result: Result) -> Any:
 def refusal(result: Result) -> str:
     """Return the error of a command that ended with exit code 2, on one line, and printed nothing."""
     assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert result.stderr.startswith("error: ")
+    assert result.stderr.startswith("error: "), result.stderr
     assert result.stderr.count("\n") == 1
     return result.stderr
 
