@@ -219,10 +219,12 @@ def answer_fresh_rows(path: Path, file: Path, *, out: Path) -> None:
 
 def _check_fresh(rows: evaluation.Dataset, *, run: Path) -> None:
     """Raise DataError if the run knows rows: its prompt or its head may owe something to them."""
-    digests = read_manifest(run).get(ROWS_SEEN) if (run / MANIFEST).is_file() else None
-    if digests is None and (run / PREDICTIONS).is_file():
+    digests = list[str]()
+    if (run / MANIFEST).is_file():
+        digests = str(read_manifest(run).get(ROWS_SEEN, "")).split()
+    if not digests and (run / PREDICTIONS).is_file():
         digests = row_digests(text for text in SavedRows.load(run).inputs if text is not None)
-    share = share_known((row.input for row in rows), digests or ())
+    share = share_known((row.input for row in rows), digests)
     if share > MOST_KNOWN:
         raise DataError(
             f"{rows.source.path}: expected rows that {run} has not seen, but it knows {share:.0%} of them: its prompt "

@@ -479,5 +479,5 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
         "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),
         "minibatch_size": plan.minibatch_size,
         "seed": plan.seed,
-        ROWS_SEEN: row_digests(row.input for split in SPLITS for row in task.rows(split)),
+        ROWS_SEEN: " ".join(row_digests(row.input for split in SPLITS for row in task.rows(split))),
     }

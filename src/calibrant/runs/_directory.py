@@ -28,7 +28,7 @@ _INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared
 _SHOWN: Final = 60  # characters of a value in a message
 MANIFEST: Final = "run.json"
 ROWS_SEEN: Final = "rows"
-"""Key of a search's manifest: digests of the texts that its prompt and its head owe something to."""
+"""Key of a search's manifest: digests, divided by blanks, of the texts that its prompt and head owe something to."""
 PREDICTIONS: Final = "predictions.jsonl"
 METRICS: Final = "metrics.json"
 RESULT: Final = "result.json"
