@@ -122,9 +122,11 @@ def test_it_is_where_the_objective_is_least(
     assert np.exp(model.log_proba(rows)) == pytest.approx(expected, abs=5e-3)
 
 
-@pytest.mark.parametrize("factor", [20.0, 300.0])
+@pytest.mark.parametrize("factor", [20.0, 50.0, 300.0])
 @pytest.mark.parametrize(
-    "strengths", [{"labels": 4.0}, {"labels": 16.0, "text": 16.0, "embeddings": 16.0}], ids=str
+    "strengths",
+    [{"labels": 0.0}, {"labels": 4.0}, {"labels": 16.0, "text": 16.0, "embeddings": 16.0}],
+    ids=str,
 )
 def test_large_scores_do_not_end_the_search(strengths: Any, factor: float) -> None:
     """The minimum is found, too, where log-probabilities are of a model that is far too sure."""
