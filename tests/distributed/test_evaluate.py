@@ -198,6 +198,8 @@ def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[.
             options = ["--engine", engine, "--parquet", "--no-cache", "--fail-under", "accuracy=1"]
             done = CliRunner().invoke(app, [*arguments, *options])
             assert done.exit_code == 0, done.output
+        files = {path.name for path in (tmp_path / "ray").iterdir()}
+        assert files == {path.name for path in (tmp_path / "local").iterdir()}  # `label` adds a look at drift
         data, labels = tmp_path / "test.jsonl", []
         for engine in ("local", "ray"):
             source, out = tmp_path / "local", tmp_path / f"label-{engine}"
@@ -212,8 +214,6 @@ def test_the_command_evaluates_on_workers(tmp_path: Path, write_task: Callable[.
         for engine in ("local", "ray")
     ]
     assert tables[0] == tables[1]
-    files = {path.name for path in (tmp_path / "ray").iterdir()}
-    assert files == {path.name for path in (tmp_path / "local").iterdir()}
 
 
 def test_machines_with_another_version_of_calibrant_are_refused(
