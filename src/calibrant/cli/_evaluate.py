@@ -381,7 +381,7 @@ def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
     else:
         place = source.options.api_base
         asked = [(with_model_alone(one.task, model, api_base=place), None) for one in tuned.tasks]
-        record_run(out, asked, plan=tuned.plan, prompt_for_all=tuned.prompt_for_all)
+        record_run(out, asked, plan=tuned.plan, prompt_for_all=tuned.prompt_for_all, students=tuned.students)
     if isinstance(classifier, inference.Classifier):
         classifier.save_learned(out)
         write_demonstrations(classifier, out)

@@ -416,8 +416,8 @@ class Tuned:
     learned : mapping of int to Head or LabelPriorCorrection
         What corrects the models of a plan, by their number from 1; none of a single model or a cascade.
     students : mapping of str to Head
-        Students that came with a bundle, by the names of their models; none in a run, whose students are in their own
-        folders.
+        Students that came with a bundle or the run of a plan, by the names of their models; those of other runs are
+        in their own folders.
     path : Path or None, default None
         Folder or run that it was read from.
     calibrant : str

@@ -35,11 +35,13 @@ from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
+    STUDENT_FILES,
     RunSettings,
     fingerprint_of,
     learned_of_plan,
     models_of,
     read_run_settings,
+    saved_students,
     task_from_record,
     task_to_record,
     with_demonstrations,
@@ -139,6 +141,9 @@ class _RunReader:
 
     def tuned(self) -> Tuned:
         """Return the tuned classifier of the run."""
+        students = {}
+        if (self._path / STUDENT_FILES[0]).exists():
+            students = saved_students([own.task for own in self._tasks], self._path)
         asked = Tuned(
             path=self._path,
             tasks=self._tasks,
@@ -146,6 +151,7 @@ class _RunReader:
             prompt_for_all=self._settings.prompt_for_all,
             description=self._description,
             fingerprint=self._fingerprint,
+            students=students,
         )
         if self._texts_left_out:
             return self._without_texts(asked)

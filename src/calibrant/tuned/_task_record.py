@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from calibrant.core._rows import Columns
 from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
 from calibrant.core._structures import labels_from_record
 from calibrant.core._task import RecordedTask, Task
-from calibrant.inference._models import ConfiguredModel, public_model, replaced_model, task_settings
+from calibrant.inference._models import STUDENT, ConfiguredModel, public_model, replaced_model, task_settings
 from calibrant.runs._directory import SETTINGS, SETTINGS_KIND, SETTINGS_VERSION, write_settings
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ BUNDLE: Final = "manifest.json"
 """File that every bundle has."""
 LEARNED: Final = ("head-{}.json", "label_prior-{}.json")
 """Files of what corrects the models of a plan, by their number."""
+STUDENT_FILES: Final = tuple(f"student-{number}.json" for number in range(1, 10))
+"""Files of the students among the models, in their order."""
 _MAKE: Final = "run it"
 _STATES: Final = ("state", "thompson_state_path", "bandit_state_path")
 
@@ -83,6 +85,7 @@ def record_run(
     *,
     plan: Record | None = None,
     prompt_for_all: bool = False,
+    students: Mapping[str, Head] | None = None,
 ) -> None:
     """Write the settings of a run's tasks into its directory, for export without the task file.
 
@@ -97,14 +100,22 @@ def record_run(
         The plan that was carried out, as JSON values.
     prompt_for_all : bool, default False
         True if the run used another prompt than the task's.
+    students : mapping of str to Head, optional
+        Students that answered, by the names of their models; they are written beside the rows.
 
     Raises
     ------
     StateError
         The record cannot be written.
     """
+    tasks = [with_model_alone(task, model) for task, model in asked]
+    if students:
+        from calibrant.inference._student import save_student  # noqa: PLC0415 (few runs have one)
+
+        for file, head in zip(STUDENT_FILES, students_of(tasks, students).values(), strict=False):
+            save_student(head, directory, file)
     settings = RunSettings(
-        tasks=tuple(task_to_record(with_model_alone(task, model)) for task, model in asked),
+        tasks=tuple(map(task_to_record, tasks)),
         plan=None if plan is None else dict(plan),
         prompt_for_all=prompt_for_all,
     )
@@ -379,6 +390,31 @@ def planned_fingerprints(plan: Record, tasks: Sequence[RecordedTask]) -> dict[in
                 own.task, None, rows=None, model=known["model"], space=known["space"]
             )
     return found
+
+
+def student_names(tasks: Iterable[Task]) -> list[str]:
+    """Return the names of the students among the models of tasks, each once."""
+    names = [own.name for task in tasks for own in models_of(task)]
+    return [name for name in dict.fromkeys(names) if name.startswith(STUDENT)]
+
+
+def students_of(tasks: Iterable[Task], given: Mapping[str, Head]) -> dict[str, Head]:
+    """Return the students among the models of tasks by name: those that are given, the others from their folders."""
+    names = student_names(tasks)
+    if not names:
+        return {}
+    from calibrant.inference._student import read_student, students_at_hand  # noqa: PLC0415 (few tasks have one)
+
+    with students_at_hand(given):
+        return {name: read_student(name) for name in names}
+
+
+def saved_students(tasks: Iterable[Task], place: Path) -> dict[str, Head]:
+    """Return the students that the folder of a run or a bundle holds, by name."""
+    from calibrant.inference._student import read_student_file  # noqa: PLC0415 (few runs have one)
+
+    named = zip(student_names(tasks), STUDENT_FILES, strict=False)
+    return {name: read_student_file(place / file) for name, file in named}
 
 
 def n_planned(plan: Record) -> int:
