@@ -150,7 +150,8 @@ def run(options: PlanRun) -> None:
             evaluator = BatchEvaluator(planned, cache=cache)
             about = {"task": task.name}
             result = evaluator.evaluate(rows, out=out, about=about, on_progress=display, stop=stop)
-    record_run(out, [(own, None) for own in asked], plan=found.to_record(), students=students)
+    known = _knowing_heads(found, classifiers)
+    record_run(out, [(own, None) for own in asked], plan=known.to_record(), students=students)
     for number, classifier in enumerate(classifiers, 1):
         classifier.save_learned(out, f"-{number}")
     baselines = baseline_lines(result, task, file=file, split=options.split)
@@ -234,6 +235,17 @@ def _remembering_heads(found: CascadePlan, paths: Sequence[Path]) -> CascadePlan
     return replace(
         found, models=tuple(replace(model, corrected=is_corrected(path)) for model, path in planned)
     )
+
+
+def _knowing_heads(found: CascadePlan, classifiers: Sequence[Classifier]) -> CascadePlan:
+    """Return the plan with the fingerprints that heads and label priors belong to, also of models planned by a file."""
+    models = []
+    for model, classifier in zip(found.models, classifiers, strict=True):
+        fingerprint = model.fingerprint
+        if fingerprint is None and (classifier.head or classifier.prior_correction) is not None:
+            fingerprint = classifier.fingerprint().to_record()
+        models.append(replace(model, fingerprint=fingerprint))
+    return replace(found, models=tuple(models))
 
 
 def _tell_of_missing_heads(found: CascadePlan, members: Sequence[_Member]) -> None:

@@ -46,8 +46,8 @@ from calibrant.tuned._task_record import (
     checked_record,
     fingerprint_of,
     learned_of_plan,
+    learned_of_plan_by_file,
     n_planned,
-    planned_fingerprints,
     recorded_task,
     saved_students,
     student_names,
@@ -411,10 +411,8 @@ def _texts(tuned: Tuned) -> dict[str, str]:
         files[DEMONSTRATIONS] = DemonstrationIndex.from_task(task).to_text()
     if tuned.plan is not None:
         files["plan.json"] = json_text(tuned.plan)
-        fingerprints = planned_fingerprints(tuned.plan, tuned.tasks)
-        for number, learned in tuned.learned.items():
-            name = LEARNED[0 if isinstance(learned, Head) else 1].format(number)
-            files[name] = json_text(learned.saved_record(fingerprints[number]))
+        for name, learned, fingerprint in learned_of_plan_by_file(tuned):
+            files[name] = json_text(learned.saved_record(fingerprint))
     fitted = {"head": tuned.head, "label_prior": tuned.prior_correction, "calibrator": tuned.calibrator}
     for name, estimator in fitted.items():
         if estimator is not None:

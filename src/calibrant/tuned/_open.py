@@ -35,6 +35,7 @@ from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
+    LEARNED,
     STUDENT_FILES,
     RunSettings,
     fingerprint_of,
@@ -161,7 +162,7 @@ class _RunReader:
             asked,
             head=head,
             prior_correction=prior_correction,
-            learned={} if plan is None else learned_of_plan(plan, self._tasks, self._path),
+            learned={} if plan is None else self._learned(plan),
             calibrator=self._calibrator(),
             thresholds=thresholds_of(self._calibration),
             measurements=self._measurements,
@@ -301,6 +302,20 @@ class _RunReader:
                 f"{self._path}: expected label_prior.json, as the run's predictions are corrected, got none: {_AGAIN}."
             )
         return None, None
+
+    def _learned(self, plan: Record) -> dict[int, Head | LabelPriorCorrection]:
+        """Return the heads and label priors of the models of a plan, by number; raise StateError if one is missing."""
+        found = learned_of_plan(plan, self._tasks, self._path)
+        description = self._description or {}
+        described = description.get("method", {}).get("models") or [description]
+        for place, model in zip(plan["policy"]["members"], described, strict=False):
+            for file, name in zip(LEARNED, ("head", "label_prior"), strict=True):
+                path = self._path / file.format(place + 1)
+                if model.get(name) is not None and not path.exists():
+                    raise StateError(
+                        f"{path}: expected the file that corrects the answers of {model['model']}, got none: {_AGAIN}."
+                    )
+        return found
 
     def _calibrator(self) -> ConfidenceCalibrator | None:
         """Return the calibrator beside the calibration, if there is one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from calibrant.runs._directory import SETTINGS, SETTINGS_KIND, SETTINGS_VERSION,
 if TYPE_CHECKING:
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.heads._head import Head
+    from calibrant.heads._tuned import Tuned
     from calibrant.routing._settings import RoutingProviderSettings
 
 
@@ -378,6 +379,24 @@ def learned_of_plan(
 
             found[number] = LabelPriorCorrection.load(prior, fingerprint=fingerprint)
     return found
+
+
+def learned_of_plan_by_file(tuned: Tuned) -> Iterator[tuple[str, Head | LabelPriorCorrection, Fingerprint]]:
+    """Yield the heads and label priors of the models of a plan with the names of their files and their fingerprints."""
+    if tuned.plan is None:
+        return
+    from calibrant.heads._head import Head  # noqa: PLC0415 (few runs have one)
+
+    fingerprints = planned_fingerprints(tuned.plan, tuned.tasks)
+    for number, learned in tuned.learned.items():
+        name = LEARNED[0 if isinstance(learned, Head) else 1]
+        yield name.format(number), learned, fingerprints[number]
+
+
+def save_learned_of_plan(tuned: Tuned, directory: Path) -> None:
+    """Write the heads and label priors of the models of a plan into the directory of a run."""
+    for file, learned, fingerprint in learned_of_plan_by_file(tuned):
+        learned.save(directory / file, fingerprint=fingerprint)
 
 
 def planned_fingerprints(plan: Record, tasks: Sequence[RecordedTask]) -> dict[int, Fingerprint]:
