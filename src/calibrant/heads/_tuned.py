@@ -392,7 +392,7 @@ class Tuned:
     Attributes
     ----------
     tasks : tuple of RecordedTask
-        Models and their settings; several tasks for the models of a plan. The training rows of the first are the
+        Models and their settings; several tasks for the models of a plan. The training rows of each are the
         demonstrations of its prompts.
     fingerprint : Fingerprint
         Prompt, model and labels that correction, calibrator and thresholds belong to.
@@ -579,7 +579,7 @@ class Tuned:
         Raises
         ------
         ConfigurationError
-            The task cannot be used.
+            The task cannot be used; or `texts` is False, and a model of a plan shows demonstrations.
         DataError
             `run` holds no run, or `calibration` no calibration. Rows that cannot be read raise it when `figures` or
             `history` is read.

@@ -36,12 +36,12 @@ from calibrant.heads._tuned import (
     Tuned,
     thresholds_of,
 )
-from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import DEMONSTRATIONS
 from calibrant.tuned._task_record import BUNDLE as MANIFEST
 from calibrant.tuned._task_record import (
     LEARNED,
+    SHOWN,
     STUDENT_FILES,
     checked_record,
     fingerprint_of,
@@ -50,10 +50,12 @@ from calibrant.tuned._task_record import (
     n_planned,
     recorded_task,
     saved_students,
+    shown_rows,
     student_names,
     students_of,
     task_from_record,
     with_demonstrations,
+    with_planned_demonstrations,
 )
 
 _KIND: Final = "calibrant bundle"
@@ -64,7 +66,7 @@ _REQUIRED: Final = (
 _OPTIONAL: Final = (
     "calibrator.json demonstrations.jsonl head.json label_prior.json plan.json user_template.txt"
 )
-_PLANNED_FILES: Final = tuple(name.format(number) for name in LEARNED for number in range(1, 10))
+_PLANNED_FILES: Final = tuple(name.format(number) for name in (*LEARNED, SHOWN) for number in range(1, 10))
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
 # Of nested JSON: schemas and options need about ten, and deeper values end recursive readers.
@@ -333,7 +335,7 @@ def _utf8_text(data: bytes, place: Path) -> str:
 
 
 # Settings that have files of their own; prompt and template are those of the first task.
-_PACKED_ALWAYS: Final = frozenset({"labels", "demonstrations"})
+_PACKED_ALWAYS: Final = frozenset({"labels"})
 _PACKED_FIRST: Final = frozenset({"prompt", "user_template"})
 
 _Part = TypeVar("_Part")
@@ -407,8 +409,10 @@ def _texts(tuned: Tuned) -> dict[str, str]:
     }
     if task.user_template is not None:
         files["user_template.txt"] = task.user_template
-    if task.demonstrations is not None:
-        files[DEMONSTRATIONS] = DemonstrationIndex.from_task(task).to_text()
+    for number, own in enumerate(tuned.tasks, 1):
+        if own.task.demonstrations is not None:
+            name = DEMONSTRATIONS if tuned.plan is None else SHOWN.format(number)
+            files[name] = shown_rows(own.task)
     if tuned.plan is not None:
         files["plan.json"] = json_text(tuned.plan)
         for name, learned, fingerprint in learned_of_plan_by_file(tuned):
@@ -440,10 +444,7 @@ def _settings(tuned: Tuned) -> JsonObject:
     tasks = []
     for number, own in enumerate(tuned.tasks):
         packed = _PACKED_ALWAYS if number else _PACKED_ALWAYS | _PACKED_FIRST
-        record = {key: value for key, value in recorded_task(own).items() if key not in packed}
-        if tuned.task.demonstrations is not None:
-            record["demonstrations"] = tuned.task.demonstrations.model_dump()
-        tasks.append(record)
+        tasks.append({key: value for key, value in recorded_task(own).items() if key not in packed})
     return {"tasks": tasks, "prompt_for_all": tuned.prompt_for_all, "description": tuned.description}
 
 
@@ -499,6 +500,8 @@ class _FolderReader:
             task_from_record({**record, **(shared if number else first)}, place=place)
             for number, record in enumerate(settings.tasks)
         ]
+        if "plan.json" in files:
+            return with_planned_demonstrations(tasks, self._folder)
         return (self._with_demonstrations(tasks[0]), *tasks[1:])
 
     def _with_demonstrations(self, recorded: RecordedTask) -> RecordedTask:

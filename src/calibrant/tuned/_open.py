@@ -45,9 +45,11 @@ from calibrant.tuned._task_record import (
     saved_students,
     task_from_record,
     task_to_record,
+    text_of,
     with_demonstrations,
     with_model_alone,
     with_models,
+    with_planned_demonstrations,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +140,12 @@ class _RunReader:
             self._calibration = json.loads(json.dumps(calibration.to_record()))
         self._tasks = self._prompted_tasks()
         self._check()
-        self._texts_left_out = not texts and self._tasks[0].task.demonstrations is not None
+        self._texts_left_out = not texts and any(own.task.demonstrations for own in self._tasks)
+        if self._texts_left_out and self._settings.plan is not None:
+            raise ConfigurationError(
+                f"Expected {path} with its texts, as its plan is one of models whose prompts show them: export it with "
+                "them, or plan on runs without demonstrations."
+            )
 
     def tuned(self) -> Tuned:
         """Return the tuned classifier of the run."""
@@ -210,8 +217,10 @@ class _RunReader:
         shown = None
         place = self._path / "task.json"
         first, *others = (task_from_record(record, place=place) for record in settings.tasks)
+        if settings.plan is not None:
+            return with_planned_demonstrations([first, *others], self._path)
         task = first.task
-        has_one_prompt = settings.plan is None and ("cascade" not in task.sections or settings.prompt_for_all)
+        has_one_prompt = "cascade" not in task.sections or settings.prompt_for_all
         if self._search is not None:
             task, shown = _searched(task, self._search["best_candidate"])
         elif description is not None:
@@ -225,8 +234,8 @@ class _RunReader:
         task = replace(task, demonstrations=shown)
         if shown is not None:
             shown_from = self._path / DEMONSTRATIONS
-            task = with_demonstrations(task, _text(shown_from), shown_from)
-        return (replace(first, task=task), *others)
+            task = with_demonstrations(task, text_of(shown_from), shown_from)
+        return (replace(first, task=task),)
 
     def _check(self) -> None:
         """Raise StateError if the settings or the calibration belong to another run.
@@ -246,8 +255,6 @@ class _RunReader:
             )
         if self._description is not None and one:
             differs += _differences(recorded, self._description)
-        if plan is not None and any(task.get("demonstrations") for task in self._settings.tasks):
-            differs.append("demonstrations, which the models of a plan do not show")
         if differs:
             raise StateError(
                 f"{self._path}: expected the settings of this run, got others, which differ in {'; '.join(differs)}: "
@@ -262,14 +269,15 @@ class _RunReader:
                 "calibrate this run, or name the directory of its calibration."
             )
         # Without demonstrations, the prompt of an evaluation and its fingerprint are of one file.
-        if self._search is not None or first.demonstrations is not None:
+        # A plan checks its models itself.
+        if plan is None and (self._search is not None or first.demonstrations is not None):
             self._check_prompt(first)
 
     def _check_prompt(self, task: Task) -> None:
         """Raise StateError if the fingerprint is that of another prompt."""
         rows = None
         if task.demonstrations is not None:
-            rows = _text(self._path / DEMONSTRATIONS)
+            rows = text_of(self._path / DEMONSTRATIONS)
         known = self._fingerprint
         found = fingerprint_of(task, self._description, rows=rows, model=known.model, space=known.space)
         if found != known:
@@ -397,13 +405,6 @@ def _common_prompt(record: Record) -> str:
     if len(prompts) == 1:
         return prompts.pop()
     return ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except (OSError, ValueError) as error:
-        raise StateError(f"{path}: cannot be read ({error}): restore it, or run again.") from error
 
 
 _LOG = logging.getLogger("calibrant")

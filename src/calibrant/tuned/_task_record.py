@@ -12,7 +12,7 @@ import pydantic
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_record
+from calibrant.core._files import read_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._prediction import JsonObject, Record
 from calibrant.core._rows import Columns
@@ -33,6 +33,8 @@ BUNDLE: Final = "manifest.json"
 """File that every bundle has."""
 LEARNED: Final = ("head-{}.json", "label_prior-{}.json")
 """Files of what corrects the models of a plan, by their number."""
+SHOWN: Final = "demonstrations-{}.jsonl"
+"""File of the labelled texts that the prompts of a plan's model are shown from, by its number."""
 STUDENT_FILES: Final = tuple(f"student-{number}.json" for number in range(1, 10))
 """Files of the students among the models, in their order."""
 _MAKE: Final = "run it"
@@ -115,6 +117,9 @@ def record_run(
 
         for file, head in zip(STUDENT_FILES, students_of(tasks, students).values(), strict=False):
             save_student(head, directory, file)
+    for number, task in enumerate(tasks, 1):
+        if plan is not None and task.demonstrations is not None:
+            write_atomically(directory / SHOWN.format(number), shown_rows(task))
     settings = RunSettings(
         tasks=tuple(map(task_to_record, tasks)),
         plan=None if plan is None else dict(plan),
@@ -329,6 +334,33 @@ def with_demonstrations(task: Task, rows: str, place: Path) -> Task:
     return replace(task, train=index.examples())
 
 
+def shown_rows(task: Task) -> str:
+    """Return the labelled texts that a task's prompts are shown from, as JSON Lines."""
+    from calibrant.inference._demonstrations import DemonstrationIndex  # noqa: PLC0415 (few tasks have some)
+
+    return DemonstrationIndex.from_task(task).to_text()
+
+
+def with_planned_demonstrations(tasks: Sequence[RecordedTask], place: Path) -> tuple[RecordedTask, ...]:
+    """Return the tasks of a plan's models with the demonstrations in a folder."""
+    found = []
+    for number, own in enumerate(tasks, 1):
+        task = own.task
+        if task.demonstrations is not None:
+            path = place / SHOWN.format(number)
+            task = with_demonstrations(task, text_of(path), path)
+        found.append(replace(own, task=task))
+    return tuple(found)
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file of a run; raise StateError if it cannot be read."""
+    try:
+        return path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise StateError(f"{path}: cannot be read ({error}): restore it, or run again.") from error
+
+
 def fingerprint_of(
     task: Task,
     description: Record | None,
@@ -344,9 +376,11 @@ def fingerprint_of(
     if description is not None:
         prompt = str(description["prompt"])
         template = description["user_template"]
-    shown = None
+    shown: Record | None = None
     if task.demonstrations is not None and rows is not None:
         shown = demonstrated(task.demonstrations, rows)
+    elif rows is None and description is not None:  # of a plan that asks one model
+        shown = description.get("demonstrations")
     asked = asked_text(prompt, template, shown)
     return Fingerprint(prompt=asked, model=model, space=space, labels=task.labels)
 
@@ -405,8 +439,9 @@ def planned_fingerprints(plan: Record, tasks: Sequence[RecordedTask]) -> dict[in
     for number, (model, own) in enumerate(zip(plan["models"], tasks, strict=True), 1):
         known = model["fingerprint"]
         if known is not None:
+            rows = None if own.task.demonstrations is None else shown_rows(own.task)
             found[number] = fingerprint_of(
-                own.task, None, rows=None, model=known["model"], space=known["space"]
+                own.task, None, rows=rows, model=known["model"], space=known["space"]
             )
     return found
 
