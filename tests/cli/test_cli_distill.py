@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from command_line import command, done, json_of, refusal, write_rows
+import pytest
+
+from calibrant.cascade import KeepPolicy, KeepRule, plan_cascade
+from calibrant.testing import FakeClient
+from command_line import command, done, json_of, lasting_rows, refusal, write_rows
 
 run = command("distill")
 
@@ -94,6 +103,54 @@ def test_label_and_classify_take_the_student(tmp_path: Path) -> None:
     labelled = (tmp_path / "labelled" / "labels.jsonl").read_text()
     assert [line.count('"label": "cat"') for line in labelled.splitlines()] == [1, 0]
     assert "dog" in done(command("classify")(tmp_path / "student", "--text", "it barks snow sand")).stdout
+
+
+TASK = 'name = "pets"\nlabels = ["cat", "dog"]\nprompt = {}\n[model]\nname = "{}"\n'
+
+
+def labelled(source: Path, texts: Path, out: Path) -> list[tuple[str, float, str]]:
+    """Return labels, confidences and models of texts, as `calibrant label` finds them."""
+    done(command("label")(source, texts, "--out", out, "--no-cache"))
+    return [(row["label"], row["confidence"], row["model"]) for row in lasting_rows(out)]
+
+
+@pytest.mark.parametrize(("kind", "then"), [("run", "gone"), ("bundle", "another"), ("task file", "gone")])
+def test_the_run_of_a_plan_holds_its_student(
+    kind: str, then: str, use_model: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The run and its bundle answer as before where the student's folder is gone, or holds another student."""
+    use_model(FakeClient(["cat", "dog"], {"sleeps": ("dog", 0.9)}, name="large", field="label"), "large")
+    student = tmp_path / "student"
+    done(run(predictions(tmp_path), "--out", student))
+    plan = plan_cascade(student, student / "model.jsonl", small_cost=0, large_cost=1)
+    policy = KeepPolicy(name="threshold 0.8", members=(0, 1), rules=(KeepRule.from_threshold(0.8),))
+    replace(plan, policy=policy).save(tmp_path / "plan.json")
+    prompt = json.dumps(json.loads((student / "run.json").read_text())["prompt"])
+    first = student
+    if kind == "bundle":
+        first = tmp_path / "first"
+        done(command("export")(student, "--out", first))
+    elif kind == "task file":
+        first = tmp_path / "first.toml"
+        first.write_text(TASK.format(prompt, f"distilled:{student}"))
+    (tmp_path / "large.toml").write_text(TASK.format(prompt, "large"))
+    rows = [{"input": f"it {sound} sun", "answer": "cat"} for sound in ("purrs", "barks", "sleeps")]
+    texts = write_rows(tmp_path / "rows.jsonl", rows)
+    out = tmp_path / "both"
+    members = (first, tmp_path / "large.toml")
+    done(command("cascade")("run", tmp_path / "plan.json", *members, "--file", texts, "--out", out))
+    before = [(row["label"], row["confidence"], row["model"]) for row in lasting_rows(out)]
+    shutil.rmtree(student)
+    if then == "another":
+        source = tmp_path / "large.jsonl"
+        source.write_text(source.read_text().replace("0.95", "0.7"))
+        done(run(source, "--out", student))
+    assert labelled(out, texts, tmp_path / "labelled") == before
+    done(command("export")(out, "--out", tmp_path / "exported"))
+    assert labelled(tmp_path / "exported", texts, tmp_path / "again") == before
+    done(command("evaluate")(out, "--file", texts, "--out", tmp_path / "evaluated", "--no-cache"))
+    assert labelled(tmp_path / "evaluated", texts, tmp_path / "third") == before
+    assert [label for label, _, model in before if not model.startswith("distilled:")] == ["dog"]
 
 
 def test_json_has_the_figures(tmp_path: Path) -> None:

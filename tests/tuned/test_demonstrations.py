@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import calibrant
 import in_process
 from bundle_runs import run
 from calibrant.assembly import open_classifier
+from calibrant.calibration import LabelPriorCorrection
+from calibrant.cascade import KeepPolicy, KeepRule, plan_cascade
 from calibrant.core import ConfigurationError, DemonstrationSettings, StateError, Task
 from calibrant.testing import FakeClient
 from calibrant.tuned import Tuned
@@ -95,6 +99,70 @@ def test_a_bundle_answers_as_the_run_did(task: Path, evaluated: Path, tmp_path: 
     with calibrant.load(tmp_path / "bundle") as loaded:
         found = loaded.classify_many(TEXTS)
     assert [(one.label, one.confidence) for one in found] == [(one.label, one.confidence) for one in expected]
+
+
+@pytest.fixture
+def corrected(task: Path, evaluated: Path, tmp_path: Path) -> Path:
+    """Return an evaluation with demonstrations and a label prior."""
+    prior = tmp_path / "label_prior.json"
+    correction = LabelPriorCorrection("batch").fit([[-0.1, -2.4], [-0.2, -1.7]])
+    correction.save(prior, fingerprint=Tuned.from_run(evaluated).fingerprint)
+    run("evaluate", task, "--label-prior", prior, "--out", tmp_path / "corrected", "--no-cache")
+    return tmp_path / "corrected"
+
+
+@pytest.mark.parametrize(
+    ("members", "kind"),
+    [((0, 1), "run"), ((0,), "run"), ((1,), "run"), ((1, 0), "run"), ((0, 1), "task file")],
+)
+def test_a_model_of_a_plan_shows_what_its_run_showed(
+    members: tuple[int, ...],
+    kind: str,
+    task: Path,
+    corrected: Path,
+    client: FakeClient,
+    use_model: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    """Run and bundle of a plan answer as before after the data files and the model's own run are gone."""
+    other = use_model(FakeClient(LABELS, {}, default="dog", name="large"), "large")
+    plain = task.with_name("plain.toml")
+    plain.write_text(task.read_text().replace(SECTION, ""))
+    run("evaluate", plain, "--model", "large", "--out", tmp_path / "large", "--no-cache")
+    runs = [corrected, tmp_path / "large"]
+    if members == (1, 0):
+        runs.reverse()
+    members = tuple(sorted(members))
+    rules = tuple(KeepRule.from_threshold(0.93) for _ in members[1:])
+    policy = KeepPolicy(name="as told", members=members, rules=rules)
+    found = plan_cascade(*runs, small_cost=1, large_cost=50)
+    replace(found, policy=policy).save(tmp_path / "plan.json")
+    out = tmp_path / "planned"
+    rows = Path(shutil.copy(task.parent / "test.jsonl", tmp_path / "rows.jsonl"))
+    named = runs if kind == "run" else [task, runs[1]]
+    run("cascade", "run", tmp_path / "plan.json", *named, "--file", rows, "--out", out)
+    before = lasting_rows(out)
+    shutil.rmtree(corrected)
+    for split in ("train", "validation", "test"):
+        (task.parent / f"{split}.jsonl").unlink()
+    asked = len(client.requests), len(other.requests)
+    run("export", out, "--out", tmp_path / "bundle")
+    run("evaluate", out, "--file", rows, "--out", tmp_path / "again", "--no-cache")
+    for place in (out, tmp_path / "bundle", tmp_path / "again"):
+        with calibrant.load(place) as opened:
+            again = opened.classify_many([row["input"] for row in before])
+        assert [one.label for one in again] == [row["label"] for row in before]
+        assert [one.confidence for one in again] == [row["confidence"] for row in before]
+    assert (len(client.requests) > asked[0]) or (len(other.requests) > asked[1])
+    wrong = run("export", out, "--out", tmp_path / "without", "--no-texts", code=2)
+    assert "with its texts, as its plan is one of models whose prompts show them" in wrong.output
+    (shown,) = out.glob("demonstrations-*.jsonl")
+    shown.write_text(shown.read_text().replace("meow", "miau", 1))
+    with pytest.raises(StateError, match="prompt"):
+        calibrant.load(out)
+    shown.unlink()
+    with pytest.raises(StateError, match=shown.name):
+        calibrant.load(out)
 
 
 def test_export_without_texts_drops_their_figures(

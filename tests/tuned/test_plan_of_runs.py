@@ -83,7 +83,7 @@ def with_prior(task: Path, searched: Path, out: Path) -> Path:
 def test_a_member_keeps_its_head(
     kind: str, task: Path, searched: Path, large: Path, plan: Path, file: Path, tmp_path: Path
 ) -> None:
-    """A run or a bundle in a plan answers as alone, and so do the plan's own run and its bundle."""
+    """A run or a bundle in a plan answers as alone; so do the plan's own run, its bundle, and an evaluation of it."""
     member = searched
     if kind == "bundle":
         member = tmp_path / "member"
@@ -96,19 +96,54 @@ def test_a_member_keeps_its_head(
     assert found == answers(calibrant.load(member))
     assert found != answers(calibrant.load(task))
     assert answers(calibrant.load(out)) == found
+    run("evaluate", out, "--file", file, "--out", tmp_path / "again", "--no-cache")
+    assert answers(calibrant.load(tmp_path / "again")) == found
     Tuned.from_run(out).save(tmp_path / "bundle")
     assert answers(calibrant.load(tmp_path / "bundle")) == found
 
 
-def test_a_head_that_is_missing_is_noticed(
-    searched: Path, large: Path, plan: Path, file: Path, tmp_path: Path
+@pytest.mark.parametrize("name", ["head-1.json", "label_prior-1.json"])
+def test_what_corrects_a_member_is_missed_by_its_name(
+    name: str, task: Path, searched: Path, large: Path, plan: Path, file: Path, tmp_path: Path
 ) -> None:
-    """A run of a plan without the head of a member is not opened as if it had none."""
+    """A run of a plan without the head or the label prior of a member is refused; the same command writes it again."""
+    member = searched if name == "head-1.json" else with_prior(task, searched, tmp_path / "member")
     out = tmp_path / "planned"
-    run("cascade", "run", plan, searched, large, "--file", file, "--out", out)
-    (out / "head-1.json").unlink()
-    with pytest.raises(calibrant.core.StateError, match="asked otherwise than in the run"):
+    words = ("cascade", "run", plan, member, large, "--file", file, "--out", out)
+    run(*words)
+    before = (out / name).read_bytes()
+    (out / name).unlink()
+    with pytest.raises(calibrant.core.StateError, match=f"{name}: .* got none: run the same command again"):
         calibrant.load(out)
+    run(*words)
+    assert (out / name).read_bytes() == before
+
+
+def test_a_head_is_kept_where_the_plan_does_not_know_its_run(
+    searched: Path, large: Path, file: Path, tmp_path: Path
+) -> None:
+    """A plan of a file of answers is carried out with a run and its head, and its own run answers as before."""
+    answered = tmp_path / "answers.jsonl"
+    answered.write_bytes((searched / "predictions.jsonl").read_bytes())
+    found = plan_cascade(answered, large, small_cost=1, large_cost=50)
+    policy = KeepPolicy(name="threshold 0.5", members=(0, 1), rules=(KeepRule.from_threshold(0.5),))
+    replace(found, policy=policy).save(tmp_path / "plan.json")
+    out = tmp_path / "planned"
+    run("cascade", "run", tmp_path / "plan.json", searched, large, "--file", file, "--out", out)
+    before = [(row["label"], row["confidence"]) for row in prediction_rows(out)]
+    assert answers(calibrant.load(out)) == before
+    Tuned.from_run(out).save(tmp_path / "bundle")
+    assert answers(calibrant.load(tmp_path / "bundle")) == before
+
+
+def test_rows_are_named_with_file_where_the_first_model_is_a_run(
+    searched: Path, large: Path, plan: Path, tmp_path: Path
+) -> None:
+    """A run has no section for rows, so the message asks for --file alone."""
+    for words in (("cascade", "run", plan, searched, large), ("evaluate", searched)):
+        message = refusal(command(*map(str, words))("--out", tmp_path / "planned"))
+        assert "name their file with --file" in message
+        assert "[data]" not in message
 
 
 def test_a_member_of_several_models_is_refused(

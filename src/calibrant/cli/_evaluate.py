@@ -33,7 +33,7 @@ from calibrant.metrics._remarks import several_servers_advice
 from calibrant.runs._directory import MANIFEST, PREDICTIONS, ROWS_SEEN, read_manifest
 from calibrant.runs._journal import JournalAfterSearch
 from calibrant.runs._rows import SavedRows
-from calibrant.tuned._task_record import record_run, with_model_alone
+from calibrant.tuned._task_record import record_run, save_learned_of_plan, with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
@@ -155,6 +155,11 @@ def labelled_rows(task: Task, file: Path | None, split: str, *, limit: int | Non
         raise ConfigurationError(f"Expected --split to be one of {', '.join(SPLITS)}, got {split!r}.")
     elif split in sources:
         source = sources[split]
+    elif not sources:
+        raise ConfigurationError(
+            f"Expected labelled rows, got none: {task.name!r} names none, as no run and no bundle does: name their "
+            "file with --file."
+        )
     else:
         raise ConfigurationError(
             f"Task {task.name!r} has no {split!r} rows: name a file for it under [data], or pass --file."
@@ -381,7 +386,8 @@ def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
     else:
         place = source.options.api_base
         asked = [(with_model_alone(one.task, model, api_base=place), None) for one in tuned.tasks]
-        record_run(out, asked, plan=tuned.plan, prompt_for_all=tuned.prompt_for_all)
+        record_run(out, asked, plan=tuned.plan, prompt_for_all=tuned.prompt_for_all, students=tuned.students)
+        save_learned_of_plan(tuned, out)
     if isinstance(classifier, inference.Classifier):
         classifier.save_learned(out)
         write_demonstrations(classifier, out)

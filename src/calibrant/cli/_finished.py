@@ -292,11 +292,12 @@ def _contents(tuned: Tuned, out: Path) -> Iterator[str]:
         left_out += [f"{', '.join(options)} of {model}" for model, options in own.left_out.items()]
     if left_out:
         yield f"Left out, as they may be credentials: {'; '.join(left_out)}."
-    first = tuned.tasks[0].task
-    if first.demonstrations is not None:
+    n_texts = sum(len(own.task.train) for own in tuned.tasks if own.task.demonstrations is not None)
+    if n_texts:
+        remedy = " (--no-texts leaves them out)" if tuned.plan is None else ""
         yield (
-            f"It holds {counted(len(first.train), 'training text')} with their labels: whoever has the folder can read "
-            "them (--no-texts leaves them out)."
+            f"It holds {counted(n_texts, 'training text')} with their labels: whoever has the folder can read "
+            f"them{remedy}."
         )
     if tuned.head is not None and tuned.head.embedding is not None:
         yield _cost_of_vectors(tuned.head.embedding)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from calibrant.cascade.planning._plan import CascadePlan, PricedPolicy, short_names
 from calibrant.cascade.planning._planner import CertifyOn, plan_cascade
@@ -33,7 +33,10 @@ from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
 from calibrant.tuned._open import open_tuned
 from calibrant.tuned._sources import read_source
-from calibrant.tuned._task_record import is_corrected, record_run, with_model_alone
+from calibrant.tuned._task_record import is_corrected, record_run, students_of, with_model_alone
+
+if TYPE_CHECKING:
+    from calibrant.heads._head import Head
 
 _Member = tuple[Task | Tuned, str | None, str | None]
 
@@ -130,6 +133,7 @@ def run(options: PlanRun) -> None:
     members = _members(found, options.sources, options.model or [], options.api_base or [])
     asked = [_asked(*member) for member in members]
     task = asked[0]
+    students = students_of(asked, _students_given(members))
     _tell_of_missing_heads(found, members)
     with ExitStack() as opened:
         classifiers = [opened.enter_context(_opened(*member)) for member in members]
@@ -146,7 +150,8 @@ def run(options: PlanRun) -> None:
             evaluator = BatchEvaluator(planned, cache=cache)
             about = {"task": task.name}
             result = evaluator.evaluate(rows, out=out, about=about, on_progress=display, stop=stop)
-    record_run(out, [(own, None) for own in asked], plan=found.to_record())
+    known = _knowing_heads(found, classifiers)
+    record_run(out, [(own, None) for own in asked], plan=known.to_record(), students=students)
     for number, classifier in enumerate(classifiers, 1):
         classifier.save_learned(out, f"-{number}")
     baselines = baseline_lines(result, task, file=file, split=options.split)
@@ -207,6 +212,15 @@ def _asked(source: Task | Tuned, model: str | None, place: str | None) -> Task:
     return with_model_alone(task, model, api_base=place)
 
 
+def _students_given(members: Sequence[_Member]) -> dict[str, Head]:
+    """Return the students that the bundles among the members hold, by name."""
+    given: dict[str, Head] = {}
+    for source, _, _ in members:
+        if isinstance(source, Tuned):
+            given.update(source.students)
+    return given
+
+
 def _opened(source: Task | Tuned, model: str | None, place: str | None) -> Classifier:
     """Open a plan member: a run or a bundle with its head or label prior, a task file without."""
     if isinstance(source, Task):
@@ -221,6 +235,17 @@ def _remembering_heads(found: CascadePlan, paths: Sequence[Path]) -> CascadePlan
     return replace(
         found, models=tuple(replace(model, corrected=is_corrected(path)) for model, path in planned)
     )
+
+
+def _knowing_heads(found: CascadePlan, classifiers: Sequence[Classifier]) -> CascadePlan:
+    """Return the plan with the fingerprints that heads and label priors belong to, also of models planned by a file."""
+    models = []
+    for model, classifier in zip(found.models, classifiers, strict=True):
+        fingerprint = model.fingerprint
+        if fingerprint is None and (classifier.head or classifier.prior_correction) is not None:
+            fingerprint = classifier.fingerprint().to_record()
+        models.append(replace(model, fingerprint=fingerprint))
+    return replace(found, models=tuple(models))
 
 
 def _tell_of_missing_heads(found: CascadePlan, members: Sequence[_Member]) -> None:

@@ -392,7 +392,7 @@ class Tuned:
     Attributes
     ----------
     tasks : tuple of RecordedTask
-        Models and their settings; several tasks for the models of a plan. The training rows of the first are the
+        Models and their settings; several tasks for the models of a plan. The training rows of each are the
         demonstrations of its prompts.
     fingerprint : Fingerprint
         Prompt, model and labels that correction, calibrator and thresholds belong to.
@@ -416,8 +416,8 @@ class Tuned:
     learned : mapping of int to Head or LabelPriorCorrection
         What corrects the models of a plan, by their number from 1; none of a single model or a cascade.
     students : mapping of str to Head
-        Students that came with a bundle, by the names of their models; none in a run, whose students are in their own
-        folders.
+        Students that came with a bundle or the run of a plan, by the names of their models; those of other runs are
+        in their own folders.
     path : Path or None, default None
         Folder or run that it was read from.
     calibrant : str
@@ -579,7 +579,7 @@ class Tuned:
         Raises
         ------
         ConfigurationError
-            The task cannot be used.
+            The task cannot be used; or `texts` is False, and a model of a plan shows demonstrations.
         DataError
             `run` holds no run, or `calibration` no calibration. Rows that cannot be read raise it when `figures` or
             `history` is read.

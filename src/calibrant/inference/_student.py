@@ -27,7 +27,7 @@ _TOGETHER: Final = 64  # rows under way, which are answered together
 _REMEDY: Final = "name the folder that `calibrant distill` wrote, or distil the run again"
 
 
-# Students of the bundle that is being opened, by name: they are not in the folders that the names say.
+# Students of the bundle or run that is being opened, by name: they are not in the folders that the names say.
 _AT_HAND: ContextVar[Mapping[str, Head]] = ContextVar("students at hand", default=MappingProxyType({}))
 
 
@@ -46,15 +46,15 @@ def student_name(folder: Path) -> str:
     return f"{STUDENT}{folder}"
 
 
-def save_student(head: Head, folder: Path) -> None:
-    """Write a student's file into its folder.
+def save_student(head: Head, folder: Path, name: str = _FILE) -> None:
+    """Write a student's file into its folder, or under another name beside a run.
 
     Raises
     ------
     StateError
         The file cannot be written.
     """
-    head.save(folder / _FILE, fingerprint=_fingerprint(head.labels))
+    head.save(folder / name, fingerprint=_fingerprint(head.labels))
 
 
 def open_student(name: str) -> StudentClient:

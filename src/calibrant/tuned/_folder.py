@@ -36,22 +36,26 @@ from calibrant.heads._tuned import (
     Tuned,
     thresholds_of,
 )
-from calibrant.inference._demonstrations import DemonstrationIndex
-from calibrant.inference._models import STUDENT
 from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import DEMONSTRATIONS
 from calibrant.tuned._task_record import BUNDLE as MANIFEST
 from calibrant.tuned._task_record import (
     LEARNED,
+    SHOWN,
+    STUDENT_FILES,
     checked_record,
     fingerprint_of,
     learned_of_plan,
-    models_of,
+    learned_of_plan_by_file,
     n_planned,
-    planned_fingerprints,
     recorded_task,
+    saved_students,
+    shown_rows,
+    student_names,
+    students_of,
     task_from_record,
     with_demonstrations,
+    with_planned_demonstrations,
 )
 
 _KIND: Final = "calibrant bundle"
@@ -62,9 +66,7 @@ _REQUIRED: Final = (
 _OPTIONAL: Final = (
     "calibrator.json demonstrations.jsonl head.json label_prior.json plan.json user_template.txt"
 )
-_PLANNED_FILES: Final = tuple(name.format(number) for name in LEARNED for number in range(1, 10))
-# Students among the models, in their order.
-_STUDENT_FILES: Final = tuple(f"student-{number}.json" for number in range(1, 10))
+_PLANNED_FILES: Final = tuple(name.format(number) for name in (*LEARNED, SHOWN) for number in range(1, 10))
 _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
 # Of nested JSON: schemas and options need about ten, and deeper values end recursive readers.
@@ -261,7 +263,7 @@ def _check_file_names(path: Path, listed: set[str]) -> None:
     """Raise StateError if the manifest's list of files is invalid or differs from the folder."""
     place = path / MANIFEST
     required = _REQUIRED.split()
-    optional = [*_OPTIONAL.split(), *_PLANNED_FILES, *_STUDENT_FILES]
+    optional = [*_OPTIONAL.split(), *_PLANNED_FILES, *STUDENT_FILES]
     unknown = listed.difference(required, optional)
     if unknown:
         known = ", ".join(sorted([*required, *optional]))
@@ -333,7 +335,7 @@ def _utf8_text(data: bytes, place: Path) -> str:
 
 
 # Settings that have files of their own; prompt and template are those of the first task.
-_PACKED_ALWAYS: Final = frozenset({"labels", "demonstrations"})
+_PACKED_ALWAYS: Final = frozenset({"labels"})
 _PACKED_FIRST: Final = frozenset({"prompt", "user_template"})
 
 _Part = TypeVar("_Part")
@@ -407,14 +409,14 @@ def _texts(tuned: Tuned) -> dict[str, str]:
     }
     if task.user_template is not None:
         files["user_template.txt"] = task.user_template
-    if task.demonstrations is not None:
-        files[DEMONSTRATIONS] = DemonstrationIndex.from_task(task).to_text()
+    for number, own in enumerate(tuned.tasks, 1):
+        if own.task.demonstrations is not None:
+            name = DEMONSTRATIONS if tuned.plan is None else SHOWN.format(number)
+            files[name] = shown_rows(own.task)
     if tuned.plan is not None:
         files["plan.json"] = json_text(tuned.plan)
-        fingerprints = planned_fingerprints(tuned.plan, tuned.tasks)
-        for number, learned in tuned.learned.items():
-            name = LEARNED[0 if isinstance(learned, Head) else 1].format(number)
-            files[name] = json_text(learned.saved_record(fingerprints[number]))
+        for name, learned, fingerprint in learned_of_plan_by_file(tuned):
+            files[name] = json_text(learned.saved_record(fingerprint))
     fitted = {"head": tuned.head, "label_prior": tuned.prior_correction, "calibrator": tuned.calibrator}
     for name, estimator in fitted.items():
         if estimator is not None:
@@ -424,27 +426,17 @@ def _texts(tuned: Tuned) -> dict[str, str]:
 
 def _student_texts(tuned: Tuned) -> dict[str, str]:
     """Return the files of the students among the models."""
-    names = _student_names(tuned.tasks)
-    if not names:
+    students = students_of([own.task for own in tuned.tasks], tuned.students).values()
+    if not students:
         return {}
-    if len(names) > len(_STUDENT_FILES):
+    if len(students) > len(STUDENT_FILES):
         raise ConfigurationError(
-            f"Expected at most {len(_STUDENT_FILES)} students for a bundle, got {len(names)}."
+            f"Expected at most {len(STUDENT_FILES)} students for a bundle, got {len(students)}."
         )
-    from calibrant.inference import _student  # noqa: PLC0415 (few bundles have one)
+    from calibrant.inference._student import student_to_record  # noqa: PLC0415 (few bundles have one)
 
-    files = {}
-    with _student.students_at_hand(tuned.students):
-        for file, name in zip(_STUDENT_FILES, names, strict=False):
-            head = _student.read_student(name)
-            files[file] = json_text(_student.student_to_record(head))
-    return files
-
-
-def _student_names(tasks: Sequence[RecordedTask]) -> list[str]:
-    """Return the names of the students among the models of tasks, each once."""
-    names = [own.name for recorded in tasks for own in models_of(recorded.task)]
-    return [name for name in dict.fromkeys(names) if name.startswith(STUDENT)]
+    named = zip(STUDENT_FILES, students, strict=False)
+    return {file: json_text(student_to_record(head)) for file, head in named}
 
 
 def _settings(tuned: Tuned) -> JsonObject:
@@ -452,10 +444,7 @@ def _settings(tuned: Tuned) -> JsonObject:
     tasks = []
     for number, own in enumerate(tuned.tasks):
         packed = _PACKED_ALWAYS if number else _PACKED_ALWAYS | _PACKED_FIRST
-        record = {key: value for key, value in recorded_task(own).items() if key not in packed}
-        if tuned.task.demonstrations is not None:
-            record["demonstrations"] = tuned.task.demonstrations.model_dump()
-        tasks.append(record)
+        tasks.append({key: value for key, value in recorded_task(own).items() if key not in packed})
     return {"tasks": tasks, "prompt_for_all": tuned.prompt_for_all, "description": tuned.description}
 
 
@@ -511,6 +500,8 @@ class _FolderReader:
             task_from_record({**record, **(shared if number else first)}, place=place)
             for number, record in enumerate(settings.tasks)
         ]
+        if "plan.json" in files:
+            return with_planned_demonstrations(tasks, self._folder)
         return (self._with_demonstrations(tasks[0]), *tasks[1:])
 
     def _with_demonstrations(self, recorded: RecordedTask) -> RecordedTask:
@@ -556,18 +547,16 @@ class _FolderReader:
 
     def _students(self, tasks: Sequence[RecordedTask]) -> dict[str, Head]:
         """Return the students by name; those of bundles without their files are in their own folders."""
-        files = [file for file in _STUDENT_FILES if file in self._content]
-        names = _student_names(tasks)
+        files = [file for file in STUDENT_FILES if file in self._content]
+        asked = [own.task for own in tasks]
+        names = student_names(asked)
         if files and len(files) != len(names):
             raise self._damage(
                 files[-1], f"expected a file for each of {len(names)} students, got {len(files)}"
             )
         if not files:
             return {}
-        from calibrant.inference._student import read_student_file  # noqa: PLC0415 (few bundles have one)
-
-        heads = [read_student_file(self._folder / file) for file in files]
-        return dict(zip(names, heads, strict=True))
+        return saved_students(asked, self._folder)
 
     def _thresholds(self) -> JsonObject:
         thresholds: JsonObject = self._content["thresholds.json"]

@@ -35,16 +35,21 @@ from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
+    LEARNED,
+    STUDENT_FILES,
     RunSettings,
     fingerprint_of,
     learned_of_plan,
     models_of,
     read_run_settings,
+    saved_students,
     task_from_record,
     task_to_record,
+    text_of,
     with_demonstrations,
     with_model_alone,
     with_models,
+    with_planned_demonstrations,
 )
 
 if TYPE_CHECKING:
@@ -135,10 +140,18 @@ class _RunReader:
             self._calibration = json.loads(json.dumps(calibration.to_record()))
         self._tasks = self._prompted_tasks()
         self._check()
-        self._texts_left_out = not texts and self._tasks[0].task.demonstrations is not None
+        self._texts_left_out = not texts and any(own.task.demonstrations for own in self._tasks)
+        if self._texts_left_out and self._settings.plan is not None:
+            raise ConfigurationError(
+                f"Expected {path} with its texts, as its plan is one of models whose prompts show them: export it with "
+                "them, or plan on runs without demonstrations."
+            )
 
     def tuned(self) -> Tuned:
         """Return the tuned classifier of the run."""
+        students = {}
+        if (self._path / STUDENT_FILES[0]).exists():
+            students = saved_students([own.task for own in self._tasks], self._path)
         asked = Tuned(
             path=self._path,
             tasks=self._tasks,
@@ -146,6 +159,7 @@ class _RunReader:
             prompt_for_all=self._settings.prompt_for_all,
             description=self._description,
             fingerprint=self._fingerprint,
+            students=students,
         )
         if self._texts_left_out:
             return self._without_texts(asked)
@@ -155,7 +169,7 @@ class _RunReader:
             asked,
             head=head,
             prior_correction=prior_correction,
-            learned={} if plan is None else learned_of_plan(plan, self._tasks, self._path),
+            learned={} if plan is None else self._learned(plan),
             calibrator=self._calibrator(),
             thresholds=thresholds_of(self._calibration),
             measurements=self._measurements,
@@ -203,8 +217,10 @@ class _RunReader:
         shown = None
         place = self._path / "task.json"
         first, *others = (task_from_record(record, place=place) for record in settings.tasks)
+        if settings.plan is not None:
+            return with_planned_demonstrations([first, *others], self._path)
         task = first.task
-        has_one_prompt = settings.plan is None and ("cascade" not in task.sections or settings.prompt_for_all)
+        has_one_prompt = "cascade" not in task.sections or settings.prompt_for_all
         if self._search is not None:
             task, shown = _searched(task, self._search["best_candidate"])
         elif description is not None:
@@ -218,8 +234,8 @@ class _RunReader:
         task = replace(task, demonstrations=shown)
         if shown is not None:
             shown_from = self._path / DEMONSTRATIONS
-            task = with_demonstrations(task, _text(shown_from), shown_from)
-        return (replace(first, task=task), *others)
+            task = with_demonstrations(task, text_of(shown_from), shown_from)
+        return (replace(first, task=task),)
 
     def _check(self) -> None:
         """Raise StateError if the settings or the calibration belong to another run.
@@ -239,8 +255,6 @@ class _RunReader:
             )
         if self._description is not None and one:
             differs += _differences(recorded, self._description)
-        if plan is not None and any(task.get("demonstrations") for task in self._settings.tasks):
-            differs.append("demonstrations, which the models of a plan do not show")
         if differs:
             raise StateError(
                 f"{self._path}: expected the settings of this run, got others, which differ in {'; '.join(differs)}: "
@@ -255,14 +269,15 @@ class _RunReader:
                 "calibrate this run, or name the directory of its calibration."
             )
         # Without demonstrations, the prompt of an evaluation and its fingerprint are of one file.
-        if self._search is not None or first.demonstrations is not None:
+        # A plan checks its models itself.
+        if plan is None and (self._search is not None or first.demonstrations is not None):
             self._check_prompt(first)
 
     def _check_prompt(self, task: Task) -> None:
         """Raise StateError if the fingerprint is that of another prompt."""
         rows = None
         if task.demonstrations is not None:
-            rows = _text(self._path / DEMONSTRATIONS)
+            rows = text_of(self._path / DEMONSTRATIONS)
         known = self._fingerprint
         found = fingerprint_of(task, self._description, rows=rows, model=known.model, space=known.space)
         if found != known:
@@ -295,6 +310,20 @@ class _RunReader:
                 f"{self._path}: expected label_prior.json, as the run's predictions are corrected, got none: {_AGAIN}."
             )
         return None, None
+
+    def _learned(self, plan: Record) -> dict[int, Head | LabelPriorCorrection]:
+        """Return the heads and label priors of the models of a plan, by number; raise StateError if one is missing."""
+        found = learned_of_plan(plan, self._tasks, self._path)
+        description = self._description or {}
+        described = description.get("method", {}).get("models") or [description]
+        for place, model in zip(plan["policy"]["members"], described, strict=False):
+            for file, name in zip(LEARNED, ("head", "label_prior"), strict=True):
+                path = self._path / file.format(place + 1)
+                if model.get(name) is not None and not path.exists():
+                    raise StateError(
+                        f"{path}: expected the file that corrects the answers of {model['model']}, got none: {_AGAIN}."
+                    )
+        return found
 
     def _calibrator(self) -> ConfidenceCalibrator | None:
         """Return the calibrator beside the calibration, if there is one."""
@@ -376,13 +405,6 @@ def _common_prompt(record: Record) -> str:
     if len(prompts) == 1:
         return prompts.pop()
     return ""
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except (OSError, ValueError) as error:
-        raise StateError(f"{path}: cannot be read ({error}): restore it, or run again.") from error
 
 
 _LOG = logging.getLogger("calibrant")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,19 +12,20 @@ import pydantic
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_record
+from calibrant.core._files import read_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
 from calibrant.core._prediction import JsonObject, Record
 from calibrant.core._rows import Columns
 from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
 from calibrant.core._structures import labels_from_record
 from calibrant.core._task import RecordedTask, Task
-from calibrant.inference._models import ConfiguredModel, public_model, replaced_model, task_settings
+from calibrant.inference._models import STUDENT, ConfiguredModel, public_model, replaced_model, task_settings
 from calibrant.runs._directory import SETTINGS, SETTINGS_KIND, SETTINGS_VERSION, write_settings
 
 if TYPE_CHECKING:
     from calibrant.calibration._prior import LabelPriorCorrection
     from calibrant.heads._head import Head
+    from calibrant.heads._tuned import Tuned
     from calibrant.routing._settings import RoutingProviderSettings
 
 
@@ -32,6 +33,10 @@ BUNDLE: Final = "manifest.json"
 """File that every bundle has."""
 LEARNED: Final = ("head-{}.json", "label_prior-{}.json")
 """Files of what corrects the models of a plan, by their number."""
+SHOWN: Final = "demonstrations-{}.jsonl"
+"""File of the labelled texts that the prompts of a plan's model are shown from, by its number."""
+STUDENT_FILES: Final = tuple(f"student-{number}.json" for number in range(1, 10))
+"""Files of the students among the models, in their order."""
 _MAKE: Final = "run it"
 _STATES: Final = ("state", "thompson_state_path", "bandit_state_path")
 
@@ -83,6 +88,7 @@ def record_run(
     *,
     plan: Record | None = None,
     prompt_for_all: bool = False,
+    students: Mapping[str, Head] | None = None,
 ) -> None:
     """Write the settings of a run's tasks into its directory, for export without the task file.
 
@@ -97,14 +103,25 @@ def record_run(
         The plan that was carried out, as JSON values.
     prompt_for_all : bool, default False
         True if the run used another prompt than the task's.
+    students : mapping of str to Head, optional
+        Students that answered, by the names of their models; they are written beside the rows.
 
     Raises
     ------
     StateError
         The record cannot be written.
     """
+    tasks = [with_model_alone(task, model) for task, model in asked]
+    if students:
+        from calibrant.inference._student import save_student  # noqa: PLC0415 (few runs have one)
+
+        for file, head in zip(STUDENT_FILES, students_of(tasks, students).values(), strict=False):
+            save_student(head, directory, file)
+    for number, task in enumerate(tasks, 1):
+        if plan is not None and task.demonstrations is not None:
+            write_atomically(directory / SHOWN.format(number), shown_rows(task))
     settings = RunSettings(
-        tasks=tuple(task_to_record(with_model_alone(task, model)) for task, model in asked),
+        tasks=tuple(map(task_to_record, tasks)),
         plan=None if plan is None else dict(plan),
         prompt_for_all=prompt_for_all,
     )
@@ -317,6 +334,33 @@ def with_demonstrations(task: Task, rows: str, place: Path) -> Task:
     return replace(task, train=index.examples())
 
 
+def shown_rows(task: Task) -> str:
+    """Return the labelled texts that a task's prompts are shown from, as JSON Lines."""
+    from calibrant.inference._demonstrations import DemonstrationIndex  # noqa: PLC0415 (few tasks have some)
+
+    return DemonstrationIndex.from_task(task).to_text()
+
+
+def with_planned_demonstrations(tasks: Sequence[RecordedTask], place: Path) -> tuple[RecordedTask, ...]:
+    """Return the tasks of a plan's models with the demonstrations in a folder."""
+    found = []
+    for number, own in enumerate(tasks, 1):
+        task = own.task
+        if task.demonstrations is not None:
+            path = place / SHOWN.format(number)
+            task = with_demonstrations(task, text_of(path), path)
+        found.append(replace(own, task=task))
+    return tuple(found)
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file of a run; raise StateError if it cannot be read."""
+    try:
+        return path.read_bytes().decode()
+    except (OSError, ValueError) as error:
+        raise StateError(f"{path}: cannot be read ({error}): restore it, or run again.") from error
+
+
 def fingerprint_of(
     task: Task,
     description: Record | None,
@@ -332,9 +376,11 @@ def fingerprint_of(
     if description is not None:
         prompt = str(description["prompt"])
         template = description["user_template"]
-    shown = None
+    shown: Record | None = None
     if task.demonstrations is not None and rows is not None:
         shown = demonstrated(task.demonstrations, rows)
+    elif rows is None and description is not None:  # of a plan that asks one model
+        shown = description.get("demonstrations")
     asked = asked_text(prompt, template, shown)
     return Fingerprint(prompt=asked, model=model, space=space, labels=task.labels)
 
@@ -369,16 +415,60 @@ def learned_of_plan(
     return found
 
 
+def learned_of_plan_by_file(tuned: Tuned) -> Iterator[tuple[str, Head | LabelPriorCorrection, Fingerprint]]:
+    """Yield the heads and label priors of the models of a plan with the names of their files and their fingerprints."""
+    if tuned.plan is None:
+        return
+    from calibrant.heads._head import Head  # noqa: PLC0415 (few runs have one)
+
+    fingerprints = planned_fingerprints(tuned.plan, tuned.tasks)
+    for number, learned in tuned.learned.items():
+        name = LEARNED[0 if isinstance(learned, Head) else 1]
+        yield name.format(number), learned, fingerprints[number]
+
+
+def save_learned_of_plan(tuned: Tuned, directory: Path) -> None:
+    """Write the heads and label priors of the models of a plan into the directory of a run."""
+    for file, learned, fingerprint in learned_of_plan_by_file(tuned):
+        learned.save(directory / file, fingerprint=fingerprint)
+
+
 def planned_fingerprints(plan: Record, tasks: Sequence[RecordedTask]) -> dict[int, Fingerprint]:
     """Return the fingerprints of the models of a plan whose runs have one, by number."""
     found = {}
     for number, (model, own) in enumerate(zip(plan["models"], tasks, strict=True), 1):
         known = model["fingerprint"]
         if known is not None:
+            rows = None if own.task.demonstrations is None else shown_rows(own.task)
             found[number] = fingerprint_of(
-                own.task, None, rows=None, model=known["model"], space=known["space"]
+                own.task, None, rows=rows, model=known["model"], space=known["space"]
             )
     return found
+
+
+def student_names(tasks: Iterable[Task]) -> list[str]:
+    """Return the names of the students among the models of tasks, each once."""
+    names = [own.name for task in tasks for own in models_of(task)]
+    return [name for name in dict.fromkeys(names) if name.startswith(STUDENT)]
+
+
+def students_of(tasks: Iterable[Task], given: Mapping[str, Head]) -> dict[str, Head]:
+    """Return the students among the models of tasks by name: those that are given, the others from their folders."""
+    names = student_names(tasks)
+    if not names:
+        return {}
+    from calibrant.inference._student import read_student, students_at_hand  # noqa: PLC0415 (few tasks have one)
+
+    with students_at_hand(given):
+        return {name: read_student(name) for name in names}
+
+
+def saved_students(tasks: Iterable[Task], place: Path) -> dict[str, Head]:
+    """Return the students that the folder of a run or a bundle holds, by name."""
+    from calibrant.inference._student import read_student_file  # noqa: PLC0415 (few runs have one)
+
+    named = zip(student_names(tasks), STUDENT_FILES, strict=False)
+    return {name: read_student_file(place / file) for name, file in named}
 
 
 def n_planned(plan: Record) -> int:
