@@ -34,6 +34,9 @@ _SAMPLE_RECORDS: Final = 20
 _WINDOWS: Final = "windows-1252"
 _EXCEL_LINE: Final = ["sep=", ""]  # a first line that names the separator for Excel, cut at this separator
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+_BARE_RETURN: Final = re.compile(
+    r'(?:[^"\r\n]|"[^"]*")*\r(?!\n)'
+).match  # ends the header in files of old Macs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +46,7 @@ class CsvFormat:
     Attributes
     ----------
     encoding : str or None
-        Python's name of its encoding; None finds it: UTF-8, UTF-16 with its mark, or else Windows-1252.
+        Python's name of its encoding; None finds it: UTF-8, UTF-16, or else Windows-1252.
     separator : str or None
         What stands between columns; None finds it among comma, semicolon, tab and vertical bar.
     header : bool
@@ -113,7 +116,7 @@ def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = 
     return CsvSpelling(
         separator="," if separator == _NONE else separator,
         encoding=encoding,
-        line_end="\r\n" if (last or first).endswith("\r\n") else "\n",
+        line_end=next((end for end in ("\r\n", "\r") if (last or first).endswith(end)), "\n"),
         names_separator=first.startswith("sep="),
     )
 
@@ -121,8 +124,9 @@ def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = 
 def _found_encoding(path: Path) -> str:
     """Return the encoding in which a CSV file is read if none is named."""
     with path.open("rb") as file:
-        if file.read(2) in _UTF16_MARKS:
-            return "utf-16"
+        wide = _wide_encoding(file.read(2))
+        if wide is not None:
+            return wide
         file.seek(0)
         for line in file:
             try:
@@ -130,6 +134,28 @@ def _found_encoding(path: Path) -> str:
             except UnicodeDecodeError:
                 return _WINDOWS
     return "utf-8"
+
+
+def _wide_encoding(start: bytes) -> str | None:
+    """Return the kind of UTF-16 that the first two bytes of a file show, by a mark or by an ASCII character."""
+    if start in _UTF16_MARKS:
+        return "utf-16"
+    if start.endswith(b"\0"):
+        return "utf-16-le"
+    return "utf-16-be" if start.startswith(b"\0") else None
+
+
+def _sample(path: Path, encoding: str | None) -> tuple[str, bool]:
+    """Return the beginning of a CSV file with line feeds as line ends, and whether it has bare carriage returns."""
+    with path.open("rb") as file:
+        data = file.read(_SAMPLE_BYTES)
+    text = data.decode(encoding or _wide_encoding(data[:2]) or "utf-8-sig", "replace")
+    has_returns = _BARE_RETURN(text) is not None
+    if has_returns:
+        text = text.replace("\r", "\n")
+    if len(data) == _SAMPLE_BYTES:
+        text = text[: text.rfind("\n") + 1]  # the last record is cut
+    return text, has_returns
 
 
 def read_json_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -190,6 +216,8 @@ def text_lines(file: BinaryIO, path: Path, max_bytes: int) -> Iterator[tuple[int
 
 
 def _decode(data: bytes, path: Path, line: int) -> str:
+    if line == 1 and b"\0" in data:
+        raise DataError("expected UTF-8 text, got UTF-16: save the file as UTF-8.", path=path, line=line)
     try:
         return data.decode("utf-8-sig" if line == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -290,12 +318,7 @@ def found_separator(path: Path, encoding: str | None = None, *, column: str | No
     column : str, optional
         Name of a column.
     """
-    with path.open("rb") as file:
-        data = file.read(_SAMPLE_BYTES)
-    codec = encoding or ("utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig")
-    text = data.decode(codec, "replace")
-    if len(data) == _SAMPLE_BYTES:
-        text = text[: text.rfind("\n") + 1]  # the last record is cut
+    text, _ = _sample(path, encoding)
     named = re.match(r"sep=(.)\r?\n", text)
     if named and named[1] in SEPARATORS:
         return named[1]
@@ -362,17 +385,17 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
 
     Bytes that are not UTF-8 mean Windows-1252 if nothing but ASCII came before, so that no line was read otherwise.
     """
-    if encoding is None and file.read(2) in _UTF16_MARKS:
-        encoding = "utf-16"
-    file.seek(0)
+    if encoding is None:
+        encoding = _wide_encoding(file.read(2))
+        file.seek(0)
+    _, has_returns = _sample(path, encoding)
+    line_end = "\r" if has_returns else "\n"
     if encoding is not None and len("\n\n".encode(encoding)) > len("\n".encode(encoding)) + 1:
-        yield from _wide_lines(file, path, max_bytes, encoding)
+        yield from _wide_lines(file, path, max_bytes, encoding, line_end)
         return
     codec = encoding or "utf-8"
     is_ascii = True
-    number = 0
-    while data := file.readline(max_bytes + 1):
-        number += 1
+    for number, data in enumerate(_byte_lines(file, max_bytes, line_end), 1):
         if len(data) > max_bytes:
             yield len(data), ""
         try:
@@ -390,10 +413,22 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
         yield len(data), text.removeprefix("\ufeff") if number == 1 else text
 
 
-def _wide_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str) -> Iterator[tuple[int, str]]:
+def _byte_lines(file: BinaryIO, max_bytes: int, line_end: str) -> Iterator[bytes]:
+    """Yield the lines of a file; of one that is too long, its first part."""
+    if line_end == "\n":
+        yield from iter(functools.partial(file.readline, max_bytes + 1), b"")
+        return
+    with io.TextIOWrapper(file, encoding="latin-1", newline=line_end) as texts:  # a character is a byte
+        while text := texts.readline(max_bytes + 1):
+            yield text.encode("latin-1")
+
+
+def _wide_lines(
+    file: BinaryIO, path: Path, max_bytes: int, encoding: str, line_end: str
+) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file whose characters take two bytes or more."""
     number = 1
-    with io.TextIOWrapper(file, encoding=encoding, newline="\n") as texts:
+    with io.TextIOWrapper(file, encoding=encoding, newline=line_end) as texts:
         try:
             while text := texts.readline(max_bytes + 1):
                 yield 2 * len(text), text.removeprefix("\ufeff") if number == 1 else text
