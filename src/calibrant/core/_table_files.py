@@ -124,7 +124,7 @@ def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = 
 def _found_encoding(path: Path) -> str:
     """Return the encoding in which a CSV file is read if none is named."""
     with path.open("rb") as file:
-        wide = _wide_encoding(file.read(2))
+        _, wide, _ = _decoded_sample(file.read(_SAMPLE_BYTES), None)
         if wide is not None:
             return wide
         file.seek(0)
@@ -136,26 +136,23 @@ def _found_encoding(path: Path) -> str:
     return "utf-8"
 
 
-def _wide_encoding(start: bytes) -> str | None:
-    """Return the kind of UTF-16 that the first two bytes of a file show, by a mark or by an ASCII character."""
-    if start in _UTF16_MARKS:
-        return "utf-16"
-    if start.endswith(b"\0"):
-        return "utf-16-le"
-    return "utf-16-be" if start.startswith(b"\0") else None
+def _decoded_sample(data: bytes, encoding: str | None) -> tuple[str, str | None, str]:
+    """Return the beginning of a CSV file with line feeds as line ends, its encoding, and what does end its lines.
 
-
-def _sample(path: Path, encoding: str | None) -> tuple[str, bool]:
-    """Return the beginning of a CSV file with line feeds as line ends, and whether it has bare carriage returns."""
-    with path.open("rb") as file:
-        data = file.read(_SAMPLE_BYTES)
-    text = data.decode(encoding or _wide_encoding(data[:2]) or "utf-8-sig", "replace")
-    has_returns = _BARE_RETURN(text) is not None
-    if has_returns:
+    An encoding that is not known is found where it is UTF-16, by its mark or by the zero beside an ASCII character.
+    """
+    if encoding is None and data.startswith(_UTF16_MARKS):
+        encoding = "utf-16"
+    elif encoding is None and b"\0" in data[:2]:
+        encoding = "utf-16-be" if data.startswith(b"\0") else "utf-16-le"
+    text = data.decode(encoding or "utf-8-sig", "replace")
+    line_end = "\n"
+    if _BARE_RETURN(text):
+        line_end = "\r"
         text = text.replace("\r", "\n")
     if len(data) == _SAMPLE_BYTES:
         text = text[: text.rfind("\n") + 1]  # the last record is cut
-    return text, has_returns
+    return text, encoding, line_end
 
 
 def read_json_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -318,7 +315,9 @@ def found_separator(path: Path, encoding: str | None = None, *, column: str | No
     column : str, optional
         Name of a column.
     """
-    text, _ = _sample(path, encoding)
+    with path.open("rb") as file:
+        data = file.read(_SAMPLE_BYTES)
+    text, _, _ = _decoded_sample(data, encoding)
     named = re.match(r"sep=(.)\r?\n", text)
     if named and named[1] in SEPARATORS:
         return named[1]
@@ -385,17 +384,17 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
 
     Bytes that are not UTF-8 mean Windows-1252 if nothing but ASCII came before, so that no line was read otherwise.
     """
-    if encoding is None:
-        encoding = _wide_encoding(file.read(2))
-        file.seek(0)
-    _, has_returns = _sample(path, encoding)
-    line_end = "\r" if has_returns else "\n"
+    _, encoding, line_end = _decoded_sample(file.read(_SAMPLE_BYTES), encoding)
+    file.seek(0)
     if encoding is not None and len("\n\n".encode(encoding)) > len("\n".encode(encoding)) + 1:
         yield from _wide_lines(file, path, max_bytes, encoding, line_end)
         return
     codec = encoding or "utf-8"
     is_ascii = True
-    for number, data in enumerate(_byte_lines(file, max_bytes, line_end), 1):
+    lines = iter(functools.partial(file.readline, max_bytes + 1), b"")
+    if line_end == "\r":
+        lines = _returned_lines(file, max_bytes)
+    for number, data in enumerate(lines, 1):
         if len(data) > max_bytes:
             yield len(data), ""
         try:
@@ -413,12 +412,9 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
         yield len(data), text.removeprefix("\ufeff") if number == 1 else text
 
 
-def _byte_lines(file: BinaryIO, max_bytes: int, line_end: str) -> Iterator[bytes]:
-    """Yield the lines of a file; of one that is too long, its first part."""
-    if line_end == "\n":
-        yield from iter(functools.partial(file.readline, max_bytes + 1), b"")
-        return
-    with io.TextIOWrapper(file, encoding="latin-1", newline=line_end) as texts:  # a character is a byte
+def _returned_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of a file that carriage returns end; of one that is too long, its first part."""
+    with io.TextIOWrapper(file, encoding="latin-1", newline="\r") as texts:  # a character is a byte
         while text := texts.readline(max_bytes + 1):
             yield text.encode("latin-1")
 
