@@ -371,3 +371,17 @@ def test_a_damaged_file_is_refused(
     path.write_text(json.dumps(record))
     with pytest.raises(StateError, match="damaged"):
         kind.load(path, fingerprint=FINGERPRINT)
+
+
+@pytest.mark.parametrize(
+    ("kind", "printed"),
+    [
+        (IdentityCalibrator, "IdentityCalibrator()"),
+        (TemperatureCalibrator, "TemperatureCalibrator(temperature=2)"),
+        (IsotonicCalibrator, "IsotonicCalibrator(corners=1)"),
+        (PerLabelCalibrator, "PerLabelCalibrator(base='platt', pooled=PlattCalibrator(slope=0, intercept="),
+    ],
+)
+def test_calibrators_print_their_parameters(kind: Any, printed: str) -> None:
+    """What a notebook shows of a calibrator is its name with what it learned, in short."""
+    assert repr(kind().fit([0.9] * 4, [1, 1, 1, 0], predicted=["cat"] * 4)).startswith(printed)

@@ -153,3 +153,15 @@ def test_a_saved_scaling_comes_back_exactly_and_only_for_the_same(kind: Any, tmp
     path.write_text(json.dumps(record))
     with pytest.raises(StateError, match="damaged"):
         kind.load(path, fingerprint=FINGERPRINT)
+
+
+def test_scalings_print_their_parameters() -> None:
+    """What a notebook shows of a scaling is its name with what it learned, before a fit the name alone."""
+    found = TemperatureScaling().fit(np.log([[0.9, 0.1]] * 4), [0, 0, 0, 1])
+    assert (str(TemperatureScaling()), str(found)) == (
+        "TemperatureScaling()",
+        "TemperatureScaling(temperature=2)",
+    )
+    assert (
+        str(VectorScaling().fit(np.log([[0.6, 0.4]] * 9), [0, 1, 1] * 3)) == "VectorScaling(l2=1.0, labels=2)"
+    )

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from calibrant.testing import Answer, FakeClient
+from calibrant.testing import Answer, FakeClient, fake_response
 from command_line import command, done, json_of, prediction_rows
+from fault_server import FaultServer
 
 run = command("label")
 
@@ -39,6 +40,12 @@ def unlike(found: Iterable[dict[str, str]]) -> list[dict[str, str]]:
     letters = str.maketrans("0123456789", "abcdefghij")
     own = (str(number).translate(letters) for number in range(1000, 10_000))
     return [row | {"input": f"{row['input']} {' '.join(end + next(own) for end in 'wxyz')}"} for row in found]
+
+
+def served(server: FaultServer) -> str:
+    """Return the lines of a task file about a model of a server."""
+    options = '[model.options]\napi_key = "none"\n'
+    return f'[model]\nname = "openai/any"\napi_base = "{server.api_base}"\n{options}'
 
 
 def write_rows(path: Path, found: Iterable[dict[str, str]]) -> Path:
@@ -235,12 +242,46 @@ def test_a_damaged_sketch_is_no_sketch(reading: Path, look: Callable[..., Any]) 
 # --- another version of the model -----------------------------------------------------------------
 
 
-def test_answers_of_a_version_the_promise_was_not_measured_on_are_named(source: Path, tmp_path: Path) -> None:
+class Versions:
+    """Server whose answers name a version of its model, which a test may change."""
+
+    def __init__(self) -> None:
+        self.version = "any-2026-01"
+
+    def answer(self, text: str, prompt: str) -> dict[str, Any]:
+        """Return the answer to a text, with the version."""
+        label, confidence = wavering(text, prompt)
+        other = "dog" if label == "cat" else "cat"
+        distribution = {label: confidence, other: 1 - confidence}
+        return fake_response(label, ["cat", "dog"], distribution) | {"model": self.version}
+
+
+@pytest.mark.parametrize("kind", ["run", "bundle", "search"])
+def test_answers_of_a_version_the_promise_was_not_measured_on_are_named(
+    write_task: WriteTask, tmp_path: Path, kind: str
+) -> None:
     """A warning names both versions, and none comes while the version is the same."""
-    data = write_rows(tmp_path / "data.jsonl", unlike(rows(80, "ship", "farm", start=200)))
-    same = done(run(source, data, "--out", tmp_path / "same"))
-    assert "the promise was measured on" not in same.stderr
-    metrics = json.loads((source / "metrics.json").read_text())
-    (source / "metrics.json").write_text(json.dumps(metrics | {"models": {"older-version": 80}}))
-    other = done(run(source, data, "--out", tmp_path / "other"))
-    assert "older-version answered: the promise was measured on the latter" in other.stderr
+    versions = Versions()
+    source = tmp_path / kind
+    labelled = unlike(rows(240, "ship", "farm"))
+    parts = {"train": labelled[:40], "validation": labelled[40:80], "test": labelled[80:160]}
+    data = write_rows(tmp_path / "data.jsonl", labelled[160:])
+    with FaultServer(["cat", "dog"], versions.answer) as server:
+        task = write_task(**parts, extra=served(server))
+        if kind == "search":
+            budget = ("--max-metric-calls", 40, "--minibatch-size", 3)
+            done(command("optimize")(task, *budget, "--out", source))
+        else:
+            done(command("evaluate")(task, "--out", tmp_path / "run", "--no-cache"))
+        asked = source if kind == "search" else tmp_path / "run"
+        done(command("calibrate")(asked, "--target-accuracy", 0.8, "--out", asked))
+        if kind == "bundle":
+            done(command("export")(asked, "--out", source))
+        same = done(run(source, data, "--out", tmp_path / "same", "--no-cache"))
+        versions.version = "any-2026-09"
+        other = done(run(source, data, "--out", tmp_path / "other", "--no-cache"))
+    assert "promise" not in same.stderr
+    assert (
+        f"any-2026-09 answered, but any-2026-01 the labelled rows of {source}: its promise was measured on the latter."
+        in other.stderr
+    )

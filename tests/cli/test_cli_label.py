@@ -166,6 +166,8 @@ FORMS = {
     "a German Excel": ("cp1252", b"", ";", "\r\n"),
     "UTF-8 for Excel": ("utf-8", codecs.BOM_UTF8, ";", "\r\n"),
     "UTF-16": ("utf-16-le", codecs.BOM_UTF16_LE, "\t", "\n"),
+    "UTF-16 without a mark": ("utf-16-be", b"", ";", "\r\n"),
+    "an old Mac": ("utf-8", b"", ",", "\r"),
     "named separator": ("utf-8", b"sep=;\n", ";", "\n"),
     "plain": ("utf-8", b"", ",", "\n"),
 }
@@ -189,6 +191,7 @@ def test_csv_files_come_back_as_they_were(
     rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
     assert [row[:3] for row in rows] == [["id", "input", "label"], [*lines[1], "cat"], [*lines[2], "dog"]]
     assert text.count("\r\n") == (3 if end == "\r\n" else 0)
+    assert text.count("\r") == (0 if end == "\n" else 3)
 
 
 @pytest.mark.parametrize("name", ["Text\nof it", 'a 5" screen'])

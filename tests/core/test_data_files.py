@@ -456,6 +456,8 @@ MEOW = {"text": "meow, says «Zoë»", "label": "cat"}
         ("rows.csv", "|", "utf-8-sig"),
         ("rows.tsv", "\t", "utf-8"),
         ("rows.csv", "\t", "utf-16"),
+        ("rows.csv", "\t", "utf-16-le"),
+        ("rows.csv", ";", "utf-16-be"),
         ("rows.csv", ";", "windows-1252"),
         ("rows.csv", ",", "latin-1"),
     ],
@@ -466,6 +468,34 @@ def test_formats_of_csv_are_found(tmp_path: Path, name: str, separator: str, enc
     content = f"text{separator}label\r\n{quoted}\r\n{quoted}"
     rows = list(read_rows(write(tmp_path, name, content.encode(encoding))))
     assert [(row.line, row.values) for row in rows] == [(2, MEOW), (4, MEOW)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-be", "windows-1252"])
+def test_bare_carriage_returns_end_rows(tmp_path: Path, encoding: str) -> None:
+    """Where a carriage return alone ends the header, it ends all rows, in files of any size."""
+    lines = ["text;label", '"meow\rZoë\nsays";cat', *[f"{'x' * 90};cat"] * 1_000, "purr;cat"]
+    path = write(tmp_path, "rows.csv", "\r".join(lines).encode(encoding))
+    first, second, *_, last = read_rows(path)
+    assert first.values == {"text": "meow\rZoë\nsays", "label": "cat"}
+    assert second.line == 4
+    assert (last.line, last.values) == (1004, {"text": "purr", "label": "cat"})
+
+
+def test_a_row_too_long_is_found_behind_carriage_returns(tmp_path: Path) -> None:
+    """A row above the limit raises DataError, not the file as a whole."""
+    path = write(tmp_path, "rows.csv", f"text\rmeow\r{'x' * 200}\r".encode())
+    rows = read_rows(path, max_row_bytes=100)
+    assert next(rows).values == {"text": "meow"}
+    with pytest.raises(DataError, match=r"rows\.csv:3: expected a row of at most 100 bytes"):
+        next(rows)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_json_lines_in_utf16_are_named(tmp_path: Path, encoding: str) -> None:
+    """JSON Lines in UTF-16 raise DataError that says what the file is, and how to save it."""
+    path = write(tmp_path, "rows.jsonl", '{"input": "meow"}\n'.encode(encoding))
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: expected UTF-8 text, got UTF-16: save the file as"):
+        list(read_rows(path))
 
 
 def test_taken_encodings_are_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

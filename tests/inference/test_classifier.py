@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -476,3 +478,17 @@ def test_program_ends_without_close(way: str) -> None:
         ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     assert (ended.returncode, ended.stdout) == (0, "dog\n"), ended.stderr
     assert "Unclosed" not in ended.stderr
+
+
+def test_pickling_says_what_to_send_instead() -> None:
+    """A classifier is not pickled, as it holds connections, and the error names what can be; copies work."""
+    with FaultServer(LABELS) as server:
+        options = {"api_base": server.api_base, "api_key": "none"}
+        with Classifier(model="openai/any", labels=LABELS, field="category", options=options) as classifier:
+            classifier.classify("dog")
+            for send in (pickle.dumps, copy.deepcopy):
+                with pytest.raises(
+                    ConfigurationError, match=r"got a Classifier, .* send the path of a bundle"
+                ):
+                    send(classifier)
+            assert copy.copy(classifier).classify("dog").label == "dog"

@@ -298,6 +298,24 @@ def test_provider_messages_are_logged_on_request(
         assert logged_fields.items() <= request["upstream"].items()
 
 
+def test_a_version_that_was_not_measured_is_logged_once(
+    serve: Any, bundle: Tuned, logged: io.StringIO
+) -> None:
+    """The first answer of another model than the bundle's rows had is a warning, and later ones are none."""
+    answers = {
+        "same": Prediction(label="cat", confidence=0.9, model=bundle.history.models[0]),
+        "lost": Prediction(label=None, outcome=Outcome.ERROR),
+        "other": Prediction(label="cat", confidence=0.9, model="animal-2026-09"),
+    }
+    running = serve(app(bundle, Held(held=False, answer=answers.__getitem__)))
+    for text in ("same", "lost", "other", "other"):
+        ask(running, {"text": text})
+    running.ask(path="/healthz", method="GET")  # by then the others are logged
+    lines = [json.loads(line) for line in logged.getvalue().splitlines()]
+    (told,) = (own["event"] for own in lines if own["level"] == "warning")
+    assert told.startswith(f"animal-2026-09 answered, but {bundle.history.models[0]} the labelled rows of ")
+
+
 def test_asyncio_errors_are_logged_without_texts(logged: io.StringIO) -> None:
     """Only the first line of a message of asyncio is logged."""
     logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: <Task 'secret'>")

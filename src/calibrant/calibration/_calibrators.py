@@ -390,6 +390,9 @@ class IsotonicCalibrator(ConfidenceCalibrator):
     def _apply(self, p: FloatArray, predicted: _Labels) -> FloatArray:  # noqa: ARG002
         return np.interp(p, self.x_, self.y_)
 
+    def _shown(self) -> dict[str, Any]:
+        return {"corners": len(self.x_)}
+
     def _learned(self) -> dict[str, Any]:
         return {"x": self.x_.tolist(), "y": self.y_.tolist()}
 
@@ -534,6 +537,9 @@ class PerLabelCalibrator(ConfidenceCalibrator):
             if rows.any():
                 result[rows] = calibrator.predict(p[rows])
         return result
+
+    def _shown(self) -> dict[str, Any]:
+        return {"base": repr(self.base), "pooled": self.pooled_, "labels": len(self.by_label_)}
 
     def _learned(self) -> dict[str, Any]:
         return {

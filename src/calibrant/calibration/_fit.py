@@ -64,6 +64,15 @@ class SavedFit(ABC):
     _fitted: ClassVar[str]  # attribute that only a fitted estimator has
     _parameters: ClassVar[Mapping[str, str]] = {}  # learned numbers, and the intervals they lie in
 
+    def __repr__(self) -> str:
+        shown = self._shown() if hasattr(self, self._fitted) else {}
+        values = ", ".join(f"{name}={value}" for name, value in shown.items())
+        return f"{type(self).__name__}({values})"
+
+    def _shown(self) -> dict[str, Any]:
+        """Return the printed values of a fit."""
+        return {name: f"{value:.4g}" for name, value in self._learned().items()}
+
     def save(self, path: str | Path, *, fingerprint: Fingerprint) -> None:
         """Write the fitted parameters to one JSON file, atomically and at full precision.
 

@@ -208,6 +208,9 @@ class VectorScaling(DistributionScaling):
     def _scaled(self, rows: FloatArray) -> FloatArray:
         return rows * self.weight_ + self.offset_
 
+    def _shown(self) -> dict[str, Any]:
+        return {"l2": self.l2, "labels": self.n_labels_}
+
     def _learned(self) -> dict[str, Any]:
         return {"l2": self.l2, "weight": self.weight_.tolist(), "offset": self.offset_.tolist()}
 

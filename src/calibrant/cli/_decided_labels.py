@@ -193,6 +193,7 @@ class DecidedLabels:
             say(f"warning: not compared with the labelled rows of the run: {error}")
             return None
         self._warn_of_ledger(self.watch)
+        self._warn_of_models(self.watch)
         return found
 
     def _drift_lines(self, drift: HistoryDrift | None, *, with_drift: bool) -> Iterator[str]:
@@ -218,6 +219,12 @@ class DecidedLabels:
                 "warning: later files are compared as if this one had not been: false alarms are more frequent. "
                 f"{watch.unwritten}"
             )
+
+    def _warn_of_models(self, watch: HistoryWatch) -> None:
+        """Print a warning if rows are accepted whose model answered none of those that were measured."""
+        warning = watch.model_warning()
+        if warning and self.file.written.decisions.get("accepted"):
+            say(f"warning: {warning}")
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
         """Yield the command that asks for labels of this file's rows."""

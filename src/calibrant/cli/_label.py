@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from calibrant import evaluation
@@ -15,8 +14,7 @@ from calibrant.cli._evaluate import answer_rows, check_options, exit_as, run_lim
 from calibrant.cli._evaluation_table import counts_text, effort_line
 from calibrant.cli._prompted import Source, source_of
 from calibrant.cli._tables import aligned, number, print_output, say
-from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_json_object
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome
 from calibrant.core._reported import counted
 from calibrant.core._rows import ENDINGS
@@ -73,8 +71,6 @@ def label(options: Label) -> None:
     with contextlib.closing(opened) as classifier:
         result, stop = answer_rows(source, options, classifier, rows, labels.file)
         write_down(source, options.out, classifier)
-    if labels.file.written.decisions.get("accepted"):
-        _warn_of_new_models(options.source, result.metrics)
     _print_result(result, labels, options, classifier)
     exit_as(result, {}, stop=stop)
 
@@ -126,24 +122,6 @@ def _print_result(
         *lines,
     ]
     print_output({**metrics.to_record(), **record}, lines, as_json=options.as_json)
-
-
-def _warn_of_new_models(run: Path, metrics: EvaluationMetrics) -> None:
-    """Warn where answers are from models, or versions of one, that answered no row the promise was measured on."""
-    path = run / "metrics.json"
-    if not path.is_file():
-        return
-    try:
-        known = read_json_object(path, remedy="run `calibrant evaluate` again").get("models") or {}
-    except StateError as error:  # the labels are written, and do not depend on it
-        say(f"warning: not compared with the models of the run: {error}")
-        return
-    new = [name for name in metrics.models if name not in known]
-    if known and new:
-        say(
-            f"warning: {', '.join(new)} answered rows of this file, but none of {run}, which {', '.join(known)} "
-            "answered: the promise was measured on the latter. Evaluate and calibrate again, or restore the model."
-        )
 
 
 def _headline(metrics: EvaluationMetrics, rows: int) -> str:

@@ -34,6 +34,8 @@ _SAMPLE_RECORDS: Final = 20
 _WINDOWS: Final = "windows-1252"
 _EXCEL_LINE: Final = ["sep=", ""]  # a first line that names the separator for Excel, cut at this separator
 _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
+# What ends the header in files of old Macs.
+_BARE_RETURN: Final = re.compile(r'(?:[^"\r\n]|"[^"]*")*\r(?!\n)')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class CsvFormat:
     Attributes
     ----------
     encoding : str or None
-        Python's name of its encoding; None finds it: UTF-8, UTF-16 with its mark, or else Windows-1252.
+        Python's name of its encoding; None finds it: UTF-8, UTF-16, or else Windows-1252.
     separator : str or None
         What stands between columns; None finds it among comma, semicolon, tab and vertical bar.
     header : bool
@@ -113,7 +115,7 @@ def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = 
     return CsvSpelling(
         separator="," if separator == _NONE else separator,
         encoding=encoding,
-        line_end="\r\n" if (last or first).endswith("\r\n") else "\n",
+        line_end=next((end for end in ("\r\n", "\r") if (last or first).endswith(end)), "\n"),
         names_separator=first.startswith("sep="),
     )
 
@@ -121,8 +123,9 @@ def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = 
 def _found_encoding(path: Path) -> str:
     """Return the encoding in which a CSV file is read if none is named."""
     with path.open("rb") as file:
-        if file.read(2) in _UTF16_MARKS:
-            return "utf-16"
+        _, wide, _ = _decoded_sample(file.read(_SAMPLE_BYTES), None)
+        if wide is not None:
+            return wide
         file.seek(0)
         for line in file:
             try:
@@ -130,6 +133,25 @@ def _found_encoding(path: Path) -> str:
             except UnicodeDecodeError:
                 return _WINDOWS
     return "utf-8"
+
+
+def _decoded_sample(data: bytes, encoding: str | None) -> tuple[str, str | None, str]:
+    """Return the beginning of a CSV file with line feeds as line ends, its encoding, and what does end its lines.
+
+    An encoding that is not known is found where it is UTF-16, by its mark or by the zero beside an ASCII character.
+    """
+    if encoding is None and data.startswith(_UTF16_MARKS):
+        encoding = "utf-16"
+    elif encoding is None and b"\0" in data[:2]:
+        encoding = "utf-16-be" if data.startswith(b"\0") else "utf-16-le"
+    text = data.decode(encoding or "utf-8-sig", "replace")
+    line_end = "\n"
+    if _BARE_RETURN.match(text):
+        line_end = "\r"
+        text = text.replace("\r", "\n")
+    if len(data) == _SAMPLE_BYTES:
+        text = text[: text.rfind("\n") + 1]  # the last record is cut
+    return text, encoding, line_end
 
 
 def read_json_lines(path: Path, max_bytes: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -190,6 +212,8 @@ def text_lines(file: BinaryIO, path: Path, max_bytes: int) -> Iterator[tuple[int
 
 
 def _decode(data: bytes, path: Path, line: int) -> str:
+    if line == 1 and (b"\0" in data[:2] or data.startswith(_UTF16_MARKS)):
+        raise DataError("expected UTF-8 text, got UTF-16: save the file as UTF-8.", path=path, line=line)
     try:
         return data.decode("utf-8-sig" if line == 1 else "utf-8")
     except UnicodeDecodeError as error:
@@ -292,10 +316,7 @@ def found_separator(path: Path, encoding: str | None = None, *, column: str | No
     """
     with path.open("rb") as file:
         data = file.read(_SAMPLE_BYTES)
-    codec = encoding or ("utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig")
-    text = data.decode(codec, "replace")
-    if len(data) == _SAMPLE_BYTES:
-        text = text[: text.rfind("\n") + 1]  # the last record is cut
+    text, _, _ = _decoded_sample(data, encoding)
     named = re.match(r"sep=(.)\r?\n", text)
     if named and named[1] in SEPARATORS:
         return named[1]
@@ -362,17 +383,17 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
 
     Bytes that are not UTF-8 mean Windows-1252 if nothing but ASCII came before, so that no line was read otherwise.
     """
-    if encoding is None and file.read(2) in _UTF16_MARKS:
-        encoding = "utf-16"
+    _, encoding, line_end = _decoded_sample(file.read(_SAMPLE_BYTES), encoding)
     file.seek(0)
     if encoding is not None and len("\n\n".encode(encoding)) > len("\n".encode(encoding)) + 1:
-        yield from _wide_lines(file, path, max_bytes, encoding)
+        yield from _wide_lines(file, path, max_bytes, encoding, line_end)
         return
     codec = encoding or "utf-8"
     is_ascii = True
-    number = 0
-    while data := file.readline(max_bytes + 1):
-        number += 1
+    lines = iter(functools.partial(file.readline, max_bytes + 1), b"")
+    if line_end == "\r":
+        lines = _returned_lines(file, max_bytes)
+    for number, data in enumerate(lines, 1):
         if len(data) > max_bytes:
             yield len(data), ""
         try:
@@ -390,10 +411,19 @@ def _csv_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str | None)
         yield len(data), text.removeprefix("\ufeff") if number == 1 else text
 
 
-def _wide_lines(file: BinaryIO, path: Path, max_bytes: int, encoding: str) -> Iterator[tuple[int, str]]:
+def _returned_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of a file that carriage returns end; of one that is too long, its first part."""
+    with io.TextIOWrapper(file, encoding="latin-1", newline="\r") as texts:  # a character is a byte
+        while text := texts.readline(max_bytes + 1):
+            yield text.encode("latin-1")
+
+
+def _wide_lines(
+    file: BinaryIO, path: Path, max_bytes: int, encoding: str, line_end: str
+) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file whose characters take two bytes or more."""
     number = 1
-    with io.TextIOWrapper(file, encoding=encoding, newline="\n") as texts:
+    with io.TextIOWrapper(file, encoding=encoding, newline=line_end) as texts:
         try:
             while text := texts.readline(max_bytes + 1):
                 yield 2 * len(text), text.removeprefix("\ufeff") if number == 1 else text

@@ -249,10 +249,11 @@ class _Sample:
 
 @dataclass(kw_only=True)
 class _Seen:
-    """Predictions decided on so far: their labels, samples of confidences and of sketches, and a digest of all."""
+    """Predictions decided on so far: labels, models, samples of confidences and of sketches, and a digest of all."""
 
     answered: int = 0
     labels: Counter[str] = field(default_factory=Counter)
+    models: set[str] = field(default_factory=set)
     confidences: _Sample = field(default_factory=_Sample)
     sketches: _Sample = field(default_factory=_Sample)  # pairs of a sketch and the label
     digest: Any = field(default_factory=hashlib.sha256)
@@ -274,6 +275,8 @@ class _Seen:
                 continue
             self.answered += 1
             self.labels.update(tuned.labels.decisions(label))
+            if prediction.model is not None:
+                self.models.add(prediction.model)
             if sketch is not None:
                 sketches.append((sketch, label))
         self.confidences.add(confidences)
@@ -335,6 +338,10 @@ class HistoryWatch:
             return False
         self.reviews_all = bool(self.damage) or (found is not None and found.has_drifted)
         return self.reviews_all
+
+    def model_warning(self) -> str | None:
+        """Return `Tuned.model_warning` of all models that answered so far."""
+        return self._tuned.model_warning(self._seen.models)
 
     def drift(self) -> HistoryDrift | None:
         """Return the drift of all predictions decided on so far; None without a history."""

@@ -90,7 +90,11 @@ def measurements_of(
     )
     figures = [_figure(*entry) for entry in entries if entry[1] is not None]
     history = PredictionHistory.of(
-        predictions.labels, predictions.confidence, labels=labels, sketches=_sketches(predictions)
+        predictions.labels,
+        predictions.confidence,
+        labels=labels,
+        sketches=_sketches(predictions),
+        models=predictions.models,
     )
     return Measurements(figures=tuple(figures), history=history)
 

@@ -79,7 +79,7 @@ class _Outdated(Exception):  # noqa: N818 (no error: the rows are decided on onc
 
 
 Decide: TypeAlias = Callable[[Sequence[Prediction]], Sequence[DecidedPrediction]]
-"""Returns the decisions on predictions of which only label, confidence, outcome, `accepted` and `sketch` are known."""
+"""Returns the decisions on predictions, of which only what `_prediction` reads of a record is known."""
 
 
 class UnlabelledFrame(UnlabelledTexts):
@@ -463,6 +463,7 @@ def _prediction(record: Record) -> Prediction:
         outcome=Outcome(record["outcome"]),
         accepted=record.get("accepted"),
         sketch=sketch_of(record),
+        model=record["model"],
     )
 
 

@@ -142,6 +142,8 @@ class PredictionHistory(Section):
         Rows with a label, where an answer may hold several labels or none; else None, and the sum of `labels` tells.
     sketches : Sketches or None, default None
         What a head read of their texts; None without a head that reads texts.
+    models : tuple of str
+        Models that answered, by the names and versions that they report; empty if none does.
 
     Examples
     --------
@@ -155,6 +157,7 @@ class PredictionHistory(Section):
     confidence: tuple[Share, ...] = ()
     answered: _Rows | None = None
     sketches: Sketches | None = None
+    models: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -164,6 +167,7 @@ class PredictionHistory(Section):
         *,
         labels: LabelSet,
         sketches: Sketches | None = None,
+        models: Iterable[str] = (),
     ) -> PredictionHistory:
         """Return the distribution of predictions.
 
@@ -177,6 +181,8 @@ class PredictionHistory(Section):
             The legal labels.
         sketches : Sketches, optional
             Of some of the rows.
+        models : iterable of str, optional
+            Models that answered.
         """
         known = np.sort(confidence[~np.isnan(confidence)])
         if len(known) > _HISTORY:
@@ -195,6 +201,7 @@ class PredictionHistory(Section):
             confidence=tuple(known.tolist()),
             answered=answered,
             sketches=sketches,
+            models=tuple(sorted(models)),
         )
 
     @property
@@ -659,6 +666,23 @@ class Tuned:
             limits=limits,
             journal=journal,
             router_state=router_state,
+        )
+
+    def model_warning(self, models: Iterable[str]) -> str | None:
+        """Return a warning of models, or versions of one, that answered no measured row; None if there are none.
+
+        Parameters
+        ----------
+        models : iterable of str
+            Models that answered later rows, as `Prediction.model` names them.
+        """
+        measured = self.history.models
+        new = sorted(set(models).difference(measured))
+        if not measured or not new:
+            return None
+        return (
+            f"{', '.join(new)} answered, but {', '.join(measured)} the labelled rows of {self.place}: its promise was "
+            "measured on the latter. Evaluate and calibrate again, or restore the model."
         )
 
     def accepting_suggested(self) -> Tuned:

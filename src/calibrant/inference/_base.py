@@ -9,7 +9,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeAlias, TypeVar, overload
 
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LimitReachedError
@@ -43,6 +43,17 @@ class BasePredictor(Predictor):
     """Base class of predictors, with synchronous and asynchronous methods to classify texts."""
 
     _runner: Runner
+
+    def __copy__(self) -> Self:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        return other
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigurationError(
+            f"Expected something that can be pickled, got a {type(self).__name__}, which holds open connections: send "
+            "the path of a bundle or task file, or a Tuned, and open it where it arrives."
+        )
 
     @property
     @abstractmethod

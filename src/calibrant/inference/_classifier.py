@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from copy import copy
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Self, get_args
@@ -624,8 +623,8 @@ class Classifier(BasePredictor):
         return self.with_abilities(replace(self.abilities, gives_logprobs=space != LogprobSpace.FUSED))
 
     def _with_method(self, method: Method) -> Self:
-        other = copy(self)
-        other._method = method  # noqa: SLF001 (of its own kind)
+        other = object.__new__(type(self))
+        vars(other).update(vars(self), _method=method)
         return other
 
     @property

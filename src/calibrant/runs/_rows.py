@@ -581,6 +581,8 @@ class SavedRows:
         Circumstances of the predictions, if the directory records them.
     rows_with_low_label_mass : int
         Rows on which the model would rather have written something else than any label, as far as rows say.
+    models : frozenset of str
+        Models that answered, as far as rows say.
 
     Examples
     --------
@@ -616,6 +618,7 @@ class SavedRows:
     space: LogprobSpace | None
     fingerprint: Fingerprint | None
     rows_with_low_label_mass: int
+    models: frozenset[str]
     _line: IntegerArray = field(repr=False)
     _source: _RowFile | _OtherRows = field(repr=False)
 
@@ -769,6 +772,7 @@ class _Columns:
         self.fields: set[str] = set()
         self.evidence = _Evidence()
         self.low_label_mass = 0
+        self.models: set[str] = set()
 
     def add(self, row: SavedRow, line: int) -> None:
         """Add a row; one that does not know its place has the next one."""
@@ -783,7 +787,9 @@ class _Columns:
         self.labels.append(row.label and sys.intern(row.label))
         self.outcomes.append(row.outcome)
         self.fields.update(values)
-        self.low_label_mass += row.outcome is not Outcome.ERROR and has_low_label_mass(values)
+        if row.outcome is not Outcome.ERROR:
+            self.low_label_mass += has_low_label_mass(values)
+            self.models.add(str(values.get("model") or ""))
         self.evidence.add(values)
 
 
@@ -814,6 +820,7 @@ def _read_columns(source: _RowFile | _OtherRows, *, name: str, path: Path) -> di
             space=columns.evidence.space,
             fingerprint=None,
             rows_with_low_label_mass=columns.low_label_mass,
+            models=frozenset(columns.models - {""}),
             _line=np.array(columns.line),
             _source=source,
         )
