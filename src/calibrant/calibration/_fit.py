@@ -65,7 +65,9 @@ class SavedFit(ABC):
     _parameters: ClassVar[Mapping[str, str]] = {}  # learned numbers, and the intervals they lie in
 
     def __repr__(self) -> str:
-        shown = self._shown() if hasattr(self, self._fitted) else {}
+        shown = {}
+        if hasattr(self, self._fitted):
+            shown = self._shown()
         values = ", ".join(f"{name}={value}" for name, value in shown.items())
         return f"{type(self).__name__}({values})"
 

@@ -115,9 +115,16 @@ def csv_spelling(path: Path, form: CsvFormat = ANY_CSV, *, column: str | None = 
     return CsvSpelling(
         separator="," if separator == _NONE else separator,
         encoding=encoding,
-        line_end=next((end for end in ("\r\n", "\r") if (last or first).endswith(end)), "\n"),
+        line_end=_line_end(last or first),
         names_separator=first.startswith("sep="),
     )
+
+
+def _line_end(line: str) -> str:
+    for end in ("\r\n", "\r"):
+        if line.endswith(end):
+            return end
+    return "\n"
 
 
 def _found_encoding(path: Path) -> str:
@@ -135,15 +142,24 @@ def _found_encoding(path: Path) -> str:
     return "utf-8"
 
 
+def _wide_encoding(data: bytes) -> str | None:
+    """Return the kind of UTF-16 that a file begins in; None of others."""
+    if data.startswith(_UTF16_MARKS):
+        return "utf-16"
+    if data.startswith(b"\0"):
+        return "utf-16-be"
+    if data[1:2] == b"\0":
+        return "utf-16-le"
+    return None
+
+
 def _decoded_sample(data: bytes, encoding: str | None) -> tuple[str, str | None, str]:
     """Return the beginning of a CSV file with line feeds as line ends, its encoding, and what does end its lines.
 
     An encoding that is not known is found where it is UTF-16, by its mark or by the zero beside an ASCII character.
     """
-    if encoding is None and data.startswith(_UTF16_MARKS):
-        encoding = "utf-16"
-    elif encoding is None and b"\0" in data[:2]:
-        encoding = "utf-16-be" if data.startswith(b"\0") else "utf-16-le"
+    if encoding is None:
+        encoding = _wide_encoding(data)
     text = data.decode(encoding or "utf-8-sig", "replace")
     line_end = "\n"
     if _BARE_RETURN.match(text):
@@ -212,7 +228,7 @@ def text_lines(file: BinaryIO, path: Path, max_bytes: int) -> Iterator[tuple[int
 
 
 def _decode(data: bytes, path: Path, line: int) -> str:
-    if line == 1 and (b"\0" in data[:2] or data.startswith(_UTF16_MARKS)):
+    if line == 1 and _wide_encoding(data) is not None:
         raise DataError("expected UTF-8 text, got UTF-16: save the file as UTF-8.", path=path, line=line)
     try:
         return data.decode("utf-8-sig" if line == 1 else "utf-8")
