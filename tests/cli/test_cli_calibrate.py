@@ -463,7 +463,8 @@ def test_rows_that_a_run_has_seen_certify_nothing(
 
 def test_the_same_greeting_is_no_seen_row(evaluated: Path, tmp_path: Path) -> None:
     """One row in twenty may be known by chance."""
-    done(fresh_test(tmp_path, evaluated, unlike_animals(100, start=55)))
+    result = done(fresh_test(tmp_path, evaluated, unlike_animals(100, start=55)))
+    assert "Certified: " in result.stdout
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
