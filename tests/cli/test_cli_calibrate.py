@@ -488,4 +488,10 @@ def test_fresh_rows_need_a_target_and_a_place(evaluated: Path, server: FaultServ
     assert "Expected --target-accuracy with --fresh-test" in message
     message = refusal(fresh_test(tmp_path, evaluated, unlike_animals(100, start=60), out=evaluated))
     assert f"Expected another directory than {evaluated} as --out" in message
+    message = refusal(fresh_test(tmp_path, evaluated, unlike_animals(100, start=60), target_accuracy=90))
+    assert "Expected target_accuracy" in message
+    message = refusal(
+        run(evaluated, "--fresh-test", file, "--target-accuracy", 0.6, "--head", "--out", "out")
+    )
+    assert "Expected --fresh-test without --head" in message
     assert sum(server.counts.values()) == before

@@ -26,6 +26,7 @@ from calibrant.core._prediction import Usage
 from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
+from calibrant.evaluation._looks import CertificateRequest
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
 from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
@@ -57,13 +58,7 @@ def calibrate(options: Calibrate) -> None:
     if options.embeddings is not None and options.no_embeddings:
         raise ConfigurationError("Expected --embeddings or --no-embeddings, got both: leave one out.")
     if options.fresh_test is not None:
-        if options.target_accuracy is None:
-            raise ConfigurationError(
-                "Expected --target-accuracy with --fresh-test, got the rows alone: name it."
-            )
-        from calibrant.cli._evaluate import answer_fresh_rows  # finished runs are asked nothing
-
-        answer_fresh_rows(predictions, options.fresh_test, out=out)
+        _answer_fresh_rows(options, options.fresh_test)
         predictions = out
     if not options.head and options.embeddings is None:
         result = evaluation.calibrate_predictions(
@@ -92,11 +87,26 @@ def calibrate(options: Calibrate) -> None:
     print_output(record, _head_lines(learned, file), as_json=options.as_json)
 
 
+def _answer_fresh_rows(options: Calibrate, file: Path) -> None:
+    """Answer the rows of --fresh-test into --out, once the other options are known to fit."""
+    if options.target_accuracy is None:
+        raise ConfigurationError("Expected --target-accuracy with --fresh-test, got the rows alone: name it.")
+    if options.head or options.embeddings is not None:
+        raise ConfigurationError(
+            "Expected --fresh-test without --head and --embeddings: a head learns from other rows."
+        )
+    # A number out of range costs no call.
+    CertificateRequest(target_accuracy=options.target_accuracy, delta=options.delta, looks=options.looks)
+    from calibrant.cli._evaluate import answer_fresh_rows  # finished runs are asked nothing
+
+    answer_fresh_rows(options.predictions, file, out=options.out)
+
+
 def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
     head = found.head
-    left_out = (
-        f" (left out: {found.left_out:,} without a distribution or a true label)" if found.left_out else ""
-    )
+    left_out = ""
+    if found.left_out:
+        left_out = f" (left out: {found.left_out:,} without a distribution or a true label)"
     yield f"{found.source}: a head ({head.title}) from {head.n_rows:,} labelled rows{left_out}"
     if head.figures:
         table = [["five-fold cross-validation", *(one.name for one in head.figures)]]
@@ -108,7 +118,8 @@ def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
     if not head.changes_nothing:
         yield "Evaluate it on other rows than these, from which it learned. In the task file:"
         yield from ("", "[head]", f"file = {json.dumps(str(file.resolve()), ensure_ascii=False)}", "")
-        words = " (it holds words of the texts)" if head.uses_text else ""
+        if head.uses_text:
+            words = " (it holds words of the texts)"
     if found.vectors != Usage():
         yield f"Paid: {vectors_text(found.vectors)}."
     yield f"File: {file}{words}"
@@ -202,7 +213,9 @@ def distill(options: Distill) -> None:
 def _student_lines(found: Distilled) -> Iterator[str]:
     from calibrant.tuned._distilled import DELTA, EPSILON
 
-    left_out = f" (left out: {found.left_out:,} without a text or a label)" if found.left_out else ""
+    left_out = ""
+    if found.left_out:
+        left_out = f" (left out: {found.left_out:,} without a text or a label)"
     yield (
         f"{found.source}: a student ({found.head.title}) from {found.taught:,} rows, measured on {found.held_out:,} "
         f"others{left_out}"
@@ -294,7 +307,9 @@ def _contents(tuned: Tuned, out: Path) -> Iterator[str]:
         yield f"Left out, as they may be credentials: {'; '.join(left_out)}."
     n_texts = sum(len(own.task.train) for own in tuned.tasks if own.task.demonstrations is not None)
     if n_texts:
-        remedy = " (--no-texts leaves them out)" if tuned.plan is None else ""
+        remedy = ""
+        if tuned.plan is None:
+            remedy = " (--no-texts leaves them out)"
         yield (
             f"It holds {counted(n_texts, 'training text')} with their labels: whoever has the folder can read "
             f"them{remedy}."
