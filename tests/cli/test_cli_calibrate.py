@@ -480,6 +480,26 @@ def test_a_search_has_seen_the_rows_of_every_split(
     assert "it knows 100% of them" in refusal(fresh_test(tmp_path, source, splits[split]))
 
 
+def test_what_a_run_has_seen_is_known_to_all_that_came_from_it(
+    write_task: Callable[..., Path], served: str, tmp_path: Path
+) -> None:
+    """A bundle, an evaluation of it and a student of that know what taught the search."""
+    train, validation, test, later = (unlike_animals(30, start=30 * n) for n in range(4))
+    task = write_task(extra=served, train=train, validation=validation, test=test)
+    search, bundle, evaluated, student = (
+        tmp_path / name for name in ("run", "bundle", "evaluated", "student")
+    )
+    done(command("optimize")(task, "--out", search, "--max-metric-calls", 80))
+    done(command("export")(search, "--out", bundle))
+    file = write_rows(tmp_path / "later.jsonl", later)
+    done(command("evaluate")(bundle, "--file", file, "--out", evaluated))
+    done(command("distill")(evaluated, "--out", student))
+    for source in (bundle, evaluated, student):
+        assert "it knows 100% of them" in refusal(fresh_test(tmp_path, source, train)), source
+    assert "it knows 100% of them" in refusal(fresh_test(tmp_path, evaluated, later))
+    done(fresh_test(tmp_path, bundle, later))
+
+
 def test_fresh_rows_need_a_target_and_a_place(evaluated: Path, server: FaultServer, tmp_path: Path) -> None:
     """What is missing is named before a model is asked."""
     before = sum(server.counts.values())

@@ -16,8 +16,8 @@ from calibrant.cli._options import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
 from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
 from calibrant.cli._tables import check_tracking, say, track
-from calibrant.core._errors import ConfigurationError, DataError, ProviderError, StateError
-from calibrant.core._fingerprint import row_digests, share_known
+from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, ProviderError, StateError
+from calibrant.core._fingerprint import NO_TEXTS, TextDigests
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace, Outcome
 from calibrant.core._predictor import Limits, Stop
@@ -30,9 +30,7 @@ from calibrant.evaluation._looks import MOST_KNOWN
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.metrics._remarks import several_servers_advice
-from calibrant.runs._directory import MANIFEST, PREDICTIONS, ROWS_SEEN, read_manifest
 from calibrant.runs._journal import JournalAfterSearch
-from calibrant.runs._rows import SavedRows
 from calibrant.tuned._task_record import record_run, save_learned_of_plan, with_model_alone
 
 if TYPE_CHECKING:
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
     from calibrant.evaluation._history import HistoryEntry, RunScope
     from calibrant.evaluation._label import LabelFile
     from calibrant.heads._head import Head
+    from calibrant.heads._tuned import Tuned
     from calibrant.inference._base import BasePredictor
 
 # Statuses of the client's fault, but those about the moment. Saved rows hold a failure as words alone.
@@ -213,8 +212,8 @@ def answer_fresh_rows(path: Path, file: Path, *, out: Path) -> None:
     options = Evaluate(task=path, file=file, out=out)
     source = source_of(path, options)
     rows = labelled_rows(source.task, file, options.split, limit=None)
-    if source.tuned is not None and source.tuned.path is not None:
-        _check_fresh(rows, run=source.tuned.path)
+    if source.tuned is not None:
+        _check_fresh(rows, source.tuned)
     with contextlib.closing(source.open(limits=run_limits(source.task, options))) as opened:
         classifier = asked_as_before(opened, out)
         result, stop = answer_rows(source, options, classifier, rows)
@@ -222,18 +221,14 @@ def answer_fresh_rows(path: Path, file: Path, *, out: Path) -> None:
     exit_as(result, {}, stop=stop)
 
 
-def _check_fresh(rows: evaluation.Dataset, *, run: Path) -> None:
-    """Raise DataError if the run knows rows: its prompt or its head may owe something to them."""
-    digests = list[str]()
-    if (run / MANIFEST).is_file():
-        digests = str(read_manifest(run).get(ROWS_SEEN, "")).split()
-    if not digests and (run / PREDICTIONS).is_file():
-        digests = row_digests(text for text in SavedRows.load(run).inputs if text is not None)
-    share = share_known((row.input for row in rows), digests)
+def _check_fresh(rows: evaluation.Dataset, tuned: Tuned) -> None:
+    """Raise DataError if a classifier knows rows: its prompt or its head may owe something to them."""
+    share = tuned.known_texts.share_known(row.input for row in rows)
     if share > MOST_KNOWN:
         raise DataError(
-            f"{rows.source.path}: expected rows that {run} has not seen, but it knows {share:.0%} of them: its prompt "
-            "or its head may owe something to their mistakes, so they certify nothing. Give other labelled rows."
+            f"{rows.source.path}: expected rows that {tuned.place} has not seen, but it knows {share:.0%} of them: "
+            "its prompt or its head may owe something to their mistakes, so they certify nothing. Give other labelled "
+            "rows."
         )
 
 
@@ -386,11 +381,26 @@ def write_down(source: Source, out: Path, classifier: BasePredictor) -> None:
     else:
         place = source.options.api_base
         asked = [(with_model_alone(one.task, model, api_base=place), None) for one in tuned.tasks]
-        record_run(out, asked, plan=tuned.plan, prompt_for_all=tuned.prompt_for_all, students=tuned.students)
+        record_run(
+            out,
+            asked,
+            plan=tuned.plan,
+            prompt_for_all=tuned.prompt_for_all,
+            students=tuned.students,
+            known_texts=_texts_known_to(tuned),
+        )
         save_learned_of_plan(tuned, out)
     if isinstance(classifier, inference.Classifier):
         classifier.save_learned(out)
         write_demonstrations(classifier, out)
+
+
+def _texts_known_to(tuned: Tuned) -> TextDigests:
+    """Return digests of the texts that a classifier knows; none if the rows of its run cannot be read."""
+    try:
+        return tuned.known_texts
+    except CalibrantError:  # what was just answered is not lost over it
+        return NO_TEXTS
 
 
 def exit_as(result: evaluation.EvaluationResult, gates: Mapping[str, float], *, stop: Stop) -> None:

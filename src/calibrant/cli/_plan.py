@@ -22,6 +22,7 @@ from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import without_head
 from calibrant.cli._tables import aligned, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._fingerprint import NO_TEXTS, TextDigests
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._task import Task
 from calibrant.evaluation._evaluator import BatchEvaluator, default_cache, open_cache
@@ -151,7 +152,9 @@ def run(options: PlanRun) -> None:
             about = {"task": task.name}
             result = evaluator.evaluate(rows, out=out, about=about, on_progress=display, stop=stop)
     known = _knowing_heads(found, classifiers)
-    record_run(out, [(own, None) for own in asked], plan=known.to_record(), students=students)
+    asked_own = [(own, None) for own in asked]
+    texts_known = _known_texts(members)
+    record_run(out, asked_own, plan=known.to_record(), students=students, known_texts=texts_known)
     for number, classifier in enumerate(classifiers, 1):
         classifier.save_learned(out, f"-{number}")
     baselines = baseline_lines(result, task, file=file, split=options.split)
@@ -219,6 +222,15 @@ def _students_given(members: Sequence[_Member]) -> dict[str, Head]:
         if isinstance(source, Tuned):
             given.update(source.students)
     return given
+
+
+def _known_texts(members: Sequence[_Member]) -> TextDigests:
+    """Return digests of the texts that the members, or the plan of them, owe something to."""
+    found = NO_TEXTS
+    for source, _, _ in members:
+        if isinstance(source, Tuned):
+            found = found.union(source.known_texts)
+    return found
 
 
 def _opened(source: Task | Tuned, model: str | None, place: str | None) -> Classifier:

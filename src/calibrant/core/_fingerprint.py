@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
@@ -15,7 +15,8 @@ from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._structures import MultiLabels
 
 _NAMED = 3  # labels a message shows
-_KEPT_DIGESTS = 10_000  # of a run's rows: 200 KB
+_KEPT_DIGESTS = 10_000  # of the texts that a run knows: 170 KB
+_DIGEST_LENGTH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,18 +165,46 @@ def sha256_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def row_digests(texts: Iterable[str]) -> list[str]:
-    """Return digests of different texts, ascending: 16 hexadecimal digits each, the 10,000 smallest at most."""
-    return sorted({_row_digest(text) for text in texts})[:_KEPT_DIGESTS]
+@dataclass(frozen=True)
+class TextDigests:
+    """Digests of different texts, which tell later how many of others were among them.
+
+    Attributes
+    ----------
+    digests : tuple of str
+        16 hexadecimal digits each, ascending: of all texts, or the 10,000 smallest.
+    """
+
+    digests: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, texts: Iterable[str | None]) -> TextDigests:
+        """Return the digests of texts; None stands for a text that is not known."""
+        return cls._kept({sha256_of(text)[:_DIGEST_LENGTH] for text in texts if text is not None})
+
+    @classmethod
+    def from_record(cls, record: str) -> TextDigests:
+        """Return the digests from the text that `to_record` returned."""
+        return cls._kept(set(record.split()))
+
+    @classmethod
+    def _kept(cls, digests: set[str]) -> TextDigests:
+        return cls(tuple(sorted(digests)[:_KEPT_DIGESTS]))
+
+    def to_record(self) -> str:
+        """Return the digests divided by blanks."""
+        return " ".join(self.digests)
+
+    def union(self, other: TextDigests) -> TextDigests:
+        """Return the digests of the texts of both."""
+        return self._kept({*self.digests, *other.digests})
+
+    def share_known(self, texts: Iterable[str]) -> float:
+        """Return the share of different texts, in [0, 1], that are among them; estimated where some were left out."""
+        asked = {sha256_of(text)[:_DIGEST_LENGTH] for text in texts}
+        if len(self.digests) == _KEPT_DIGESTS:
+            asked = {digest for digest in asked if digest <= self.digests[-1]}
+        return len(asked.intersection(self.digests)) / max(len(asked), 1)
 
 
-def share_known(texts: Iterable[str], digests: Sequence[str]) -> float:
-    """Return the share of texts, in [0, 1], that `row_digests` was given; estimated where that left some out."""
-    asked = {_row_digest(text) for text in texts}
-    if len(digests) == _KEPT_DIGESTS:
-        asked = {digest for digest in asked if digest <= digests[-1]}
-    return len(asked.intersection(digests)) / max(len(asked), 1)
-
-
-def _row_digest(text: str) -> str:
-    return sha256_of(text)[:16]
+NO_TEXTS: Final = TextDigests()

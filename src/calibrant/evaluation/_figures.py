@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from calibrant.core._fingerprint import TextDigests
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Record
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Sketches, rule_of
@@ -95,6 +96,7 @@ def measurements_of(
         labels=labels,
         sketches=_sketches(predictions),
         models=predictions.models,
+        known_texts=TextDigests.of(predictions.inputs),
     )
     return Measurements(figures=tuple(figures), history=history)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pydantic
 
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._fingerprint import Fingerprint, sha256_of
+from calibrant.core._fingerprint import NO_TEXTS, Fingerprint, TextDigests, sha256_of
 from calibrant.core._lazy import supplied
 from calibrant.core._prediction import (
     FloatArray,
@@ -144,6 +144,9 @@ class PredictionHistory(Section):
         What a head read of their texts; None without a head that reads texts.
     models : tuple of str
         Models that answered, by the names and versions that they report; empty if none does.
+    known_texts : str
+        Digests, divided by blanks, of these rows and of those that prompt, demonstrations or head owe something to: a
+        promise on fresh rows is none on these.
 
     Examples
     --------
@@ -158,6 +161,7 @@ class PredictionHistory(Section):
     answered: _Rows | None = None
     sketches: Sketches | None = None
     models: tuple[str, ...] = ()
+    known_texts: str = ""
 
     @classmethod
     def of(
@@ -168,6 +172,7 @@ class PredictionHistory(Section):
         labels: LabelSet,
         sketches: Sketches | None = None,
         models: Iterable[str] = (),
+        known_texts: TextDigests = NO_TEXTS,
     ) -> PredictionHistory:
         """Return the distribution of predictions.
 
@@ -183,6 +188,8 @@ class PredictionHistory(Section):
             Of some of the rows.
         models : iterable of str, optional
             Models that answered.
+        known_texts : TextDigests, optional
+            Of the texts of these rows.
         """
         known = np.sort(confidence[~np.isnan(confidence)])
         if len(known) > _HISTORY:
@@ -202,6 +209,7 @@ class PredictionHistory(Section):
             answered=answered,
             sketches=sketches,
             models=tuple(sorted(models)),
+            known_texts=known_texts.to_record(),
         )
 
     @property
@@ -235,6 +243,11 @@ class Measurements:
 
     figures: tuple[Figure, ...] = ()
     history: PredictionHistory = dataclasses.field(default_factory=PredictionHistory)
+
+    def knowing(self, texts: TextDigests) -> Measurements:
+        """Return the measurements of predictions that owe something to more texts than their own rows."""
+        known = TextDigests.from_record(self.history.known_texts).union(texts)
+        return replace(self, history=self.history.model_copy(update={"known_texts": known.to_record()}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -520,6 +533,11 @@ class Tuned:
         return self._measured.history
 
     @property
+    def known_texts(self) -> TextDigests:
+        """Digests of the measured texts, and of those that prompt, demonstrations or head owe something to."""
+        return TextDigests.from_record(self.history.known_texts)
+
+    @property
     def place(self) -> str:
         """Path it was read from, or else its name, for messages."""
         if self.path is None:
@@ -599,7 +617,8 @@ class Tuned:
         """Write a bundle: a folder of JSON and text with a digest of each file, whole or not at all.
 
         It holds no credentials. The only texts of rows are demonstrations, and the words of a head that looks at them;
-        of such a head the history also holds a sketch of up to a thousand rows, 64 numbers each.
+        of such a head the history also holds a sketch of up to a thousand rows, 64 numbers each. Digests tell whether
+        a text that somebody has was among the rows.
 
         Parameters
         ----------

@@ -15,7 +15,7 @@ from calibrant.adapters._rows import example_row, query_of
 from calibrant.adapters._state import THRESHOLD_ROWS, PriorCorrection, SearchSize, Thresholds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
-from calibrant.core._fingerprint import row_digests, sha256_of
+from calibrant.core._fingerprint import TextDigests, sha256_of
 from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import JsonObject, Prediction
 from calibrant.core._predictor import CallMeter, Predictor, Query
@@ -28,7 +28,7 @@ from calibrant.inference._limits import Gate, rate_limit_waits
 from calibrant.optimization._choice import FIRST, detectable_gain
 from calibrant.optimization._prompt_parts import CandidateTexts, given_prompts
 from calibrant.optimization._proposers import ExemplarProposer, Reflection, name_of
-from calibrant.runs._directory import ROWS_SEEN
+from calibrant.runs._directory import KNOWN_TEXTS
 from calibrant.scoring import (
     BrierScoring,
     LinearBlendScoring,
@@ -450,6 +450,11 @@ def search_size(task: Task, plan: SearchPlan) -> SearchSize:
     )
 
 
+def known_texts(task: Task) -> TextDigests:
+    """Return digests of the rows of a task, which a search's prompt and head owe something to."""
+    return TextDigests.of(row.input for split in SPLITS for row in task.rows(split))
+
+
 def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: SearchPlan) -> JsonObject:
     """Return the settings that determine the answers of a search, as stored in ``run.json``."""
     content = {
@@ -479,5 +484,5 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
         "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),
         "minibatch_size": plan.minibatch_size,
         "seed": plan.seed,
-        ROWS_SEEN: " ".join(row_digests(row.input for split in SPLITS for row in task.rows(split))),
+        KNOWN_TEXTS: known_texts(task).to_record(),
     }

@@ -47,7 +47,7 @@ from calibrant.optimization._choice import (
     ValidatedCandidate,
     beats,
 )
-from calibrant.optimization._plan import PERFECT, SCREENED, SearchStage, queries_of
+from calibrant.optimization._plan import PERFECT, SCREENED, SearchStage, known_texts, queries_of
 from calibrant.optimization._prompt_parts import COMPONENT, CandidateTexts, ShownTexts
 from calibrant.optimization._result import (
     FinalScore,
@@ -406,7 +406,7 @@ class FinalStage(SearchStage):
             search=result.to_record(),
             calibration=calibration,
             thresholds=None if in_turn else thresholds,
-        )
+        ).knowing(known_texts(self.task))
         return Tuned(
             path=self.directory,
             tasks=(RecordedTask(task=self._tuned_task(asked, best)),),

@@ -27,7 +27,7 @@ _LOCK: Final = ".lock"
 _INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared
 _SHOWN: Final = 60  # characters of a value in a message
 MANIFEST: Final = "run.json"
-ROWS_SEEN: Final = "rows"
+KNOWN_TEXTS: Final = "known_texts"
 """Key of a search's manifest: digests, divided by blanks, of the texts that its prompt and head owe something to."""
 PREDICTIONS: Final = "predictions.jsonl"
 METRICS: Final = "metrics.json"

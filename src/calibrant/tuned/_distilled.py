@@ -12,6 +12,7 @@ import numpy as np
 from calibrant.cascade.planning._guarantee import CertifiedCascade, certify_cascade
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import as_record, write_atomically
+from calibrant.core._fingerprint import TextDigests
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import BoolArray, FloatArray, Interval, JsonObject, Outcome
 from calibrant.core._rows import Example
@@ -29,7 +30,7 @@ from calibrant.inference._text_vectors import Embeddings, head_embedding, prepar
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.runs._rows import SavedRow, SavedRows, record_line
 from calibrant.tuned._folder import refuse_taken
-from calibrant.tuned._task_record import read_run_settings, record_run, task_from_record
+from calibrant.tuned._task_record import known_texts, read_run_settings, record_run, task_from_record
 
 MODEL_ROWS: Final = "model.jsonl"
 """The model's own answers to the held-out rows, beside the student's."""
@@ -222,7 +223,8 @@ def distill(
         about = {"task": task.name, "distilled_from": str(run)}
         BatchEvaluator(classifier).evaluate(examples, out=directory, about=about)
     save_student(head, directory)
-    record_run(directory, [(task, None)])
+    seen = known_texts(place).union(TextDigests.of(saved.inputs))
+    record_run(directory, [(task, None)], known_texts=seen)
     _write_model_rows(held_out, directory / MODEL_ROWS)
     return Distilled(
         source=str(run),

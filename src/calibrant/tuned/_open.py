@@ -39,6 +39,7 @@ from calibrant.tuned._task_record import (
     STUDENT_FILES,
     RunSettings,
     fingerprint_of,
+    known_texts,
     learned_of_plan,
     models_of,
     read_run_settings,
@@ -191,7 +192,7 @@ class _RunReader:
                 search=self._search,
                 calibration=self._calibration,
                 thresholds=None if in_turn else thresholds_of(self._calibration),
-            )
+            ).knowing(known_texts(self._path))
 
     @staticmethod
     def _without_texts(tuned: Tuned) -> Tuned:

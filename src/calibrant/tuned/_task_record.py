@@ -13,14 +13,22 @@ import pydantic
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import read_record, write_atomically
-from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
+from calibrant.core._fingerprint import NO_TEXTS, Fingerprint, TextDigests, asked_text, demonstrated
 from calibrant.core._prediction import JsonObject, Record
 from calibrant.core._rows import Columns
 from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
 from calibrant.core._structures import labels_from_record
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._models import STUDENT, ConfiguredModel, public_model, replaced_model, task_settings
-from calibrant.runs._directory import SETTINGS, SETTINGS_KIND, SETTINGS_VERSION, write_settings
+from calibrant.runs._directory import (
+    KNOWN_TEXTS,
+    MANIFEST,
+    SETTINGS,
+    SETTINGS_KIND,
+    SETTINGS_VERSION,
+    read_manifest,
+    write_settings,
+)
 
 if TYPE_CHECKING:
     from calibrant.calibration._prior import LabelPriorCorrection
@@ -75,11 +83,14 @@ class RunSettings(Section):
         A `calibrant.cascade.CascadePlan` as JSON values.
     prompt_for_all : bool
         True if the run replaced the task's prompt, for all models of a cascade.
+    known_texts : str
+        `TextDigests` of the texts that what was asked owes something to, as far as that is known.
     """
 
     tasks: Annotated[tuple[JsonObject, ...], pydantic.Field(min_length=1)]
     plan: JsonObject | None
     prompt_for_all: Annotated[bool, pydantic.Field(strict=True)]
+    known_texts: str = ""
 
 
 def record_run(
@@ -89,6 +100,7 @@ def record_run(
     plan: Record | None = None,
     prompt_for_all: bool = False,
     students: Mapping[str, Head] | None = None,
+    known_texts: TextDigests = NO_TEXTS,
 ) -> None:
     """Write the settings of a run's tasks into its directory, for export without the task file.
 
@@ -105,6 +117,8 @@ def record_run(
         True if the run used another prompt than the task's.
     students : mapping of str to Head, optional
         Students that answered, by the names of their models; they are written beside the rows.
+    known_texts : TextDigests, optional
+        Of the texts that prompts, heads, students or plan owe something to, other than those of the run.
 
     Raises
     ------
@@ -124,6 +138,7 @@ def record_run(
         tasks=tuple(map(task_to_record, tasks)),
         plan=None if plan is None else dict(plan),
         prompt_for_all=prompt_for_all,
+        known_texts=known_texts.to_record(),
     )
     write_settings(directory, dict(settings))
 
@@ -151,6 +166,22 @@ def read_run_settings(directory: Path) -> RunSettings:
     if len(settings.tasks) != expected:
         raise _damage(path, f"expected {expected} tasks, got {len(settings.tasks)}")
     return settings
+
+
+def known_texts(directory: Path) -> TextDigests:
+    """Return digests of the texts that a run's prompt, head or student owes something to, by its own files.
+
+    Raises
+    ------
+    StateError
+        A file is damaged.
+    """
+    found = NO_TEXTS
+    if (directory / MANIFEST).exists():
+        found = TextDigests.from_record(str(read_manifest(directory).get(KNOWN_TEXTS, "")))
+    if (directory / SETTINGS).exists():
+        found = found.union(TextDigests.from_record(read_run_settings(directory).known_texts))
+    return found
 
 
 def with_model_alone(task: Task, model: str | None, *, api_base: str | None = None) -> Task:
