@@ -40,13 +40,14 @@ from calibrant.clients._engine import (
     release_engine,
 )
 from calibrant.clients._llama import engine_module
-from calibrant.clients._weights import check_weights, locate_weights
+from calibrant.clients._weights import check_weights, file_digest, locate_weights
 from calibrant.core._completion import CompletionRequest, NextTokens, TokenLogprobs, Vocabulary
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Usage
 
 _MAX_TOKENS = 512
 _NEXT_TOKENS = 1000
+_SHOWN_DIGITS = 12  # of a digest of weights
 _MOST_THREADS = 512  # llama.cpp's own maximum; a million end the process
 
 # Raw alternatives are headed by tokens the grammar forbids: a handful would leave most labels unmeasured.
@@ -93,8 +94,10 @@ class LlamaCppClient:
     tokenisation : str
         How chats become tokens; with another way, earlier answers count as another model's.
     endpoint : str
-        The file with its size and its time of change (nanoseconds since 1970); for `local`, the name
-        alone.
+        Digest of the weights, wherever their file is; for `local`, the name alone.
+    weights : str or None
+        Name of the file and digest of the weights, which its answers report: ``qwen.gguf@1f0c3a7be2d4``. None for
+        `local`, whose name says which weights they are.
 
     Raises
     ------
@@ -130,8 +133,8 @@ class LlamaCppClient:
         self._settings = EngineSettings(
             path=file.resolve(), n_ctx=n_ctx, n_parallel=n_parallel, n_threads=threads
         )
-        stat = file.stat()
-        self.endpoint = f"{file.resolve()} ({stat.st_size} bytes, {stat.st_mtime_ns})"
+        self.endpoint = file_digest(file)
+        self.weights: str | None = f"{file.name}@{self.endpoint[:_SHOWN_DIGITS]}"
         self._lock = threading.Lock()
         self._loading: LoopValues[asyncio.Lock] = LoopValues()
         self._engine: Engine | None = None
@@ -155,8 +158,14 @@ class LlamaCppClient:
         """
         engine_module()
         client = cls(locate_weights(model), name=model, **settings)  # type: ignore[arg-type]
-        client.endpoint = model  # the weights' hash is pinned, so their path does not matter
+        client.endpoint = model  # whose weights' hash is pinned
+        client.weights = None
         return client
+
+    @property
+    def reported(self) -> str:
+        """Model that answers name."""
+        return self.weights or self._settings.path.name
 
     async def complete(self, request: CompletionRequest) -> object:
         """Generate an answer and return it in the format of OpenAI's chat completions.
@@ -264,7 +273,7 @@ class LlamaCppClient:
         completion_tokens = len(answer.tokens) - len(begun)
         return {
             "object": "chat.completion",
-            "model": self._settings.path.name,
+            "model": self.reported,
             "choices": [
                 {"index": 0, "message": message, "finish_reason": answer.reason, "logprobs": logprobs}
             ],
@@ -374,8 +383,8 @@ class _EngineRow:
 
     @property
     def model(self) -> str:
-        """File name of the weights."""
-        return self.client._settings.path.name  # noqa: SLF001 (a part of the client)
+        """File name of the weights, and their digest unless it is known beforehand."""
+        return self.client.reported
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -118,7 +118,9 @@ class ClientTraits:
     Attributes
     ----------
     endpoint : str or None
-        Address of its server, or file of its model, without credentials.
+        Address of its server, without credentials; of a model in this process, what tells its weights from others.
+    weights : str or None
+        The name that it reports if it was given a file of weights, with the file's digest; None of all others.
     in_process : bool
         True if its calls run in this process, at no cost.
     n_parallel : int or None
@@ -134,6 +136,7 @@ class ClientTraits:
     """
 
     endpoint: str | None
+    weights: str | None
     in_process: bool
     n_parallel: int | None
     tokenisation: str | None
@@ -147,6 +150,7 @@ class ClientTraits:
         settings = getattr(client, "settings", None)
         return cls(
             endpoint=getattr(client, "endpoint", None),
+            weights=getattr(client, "weights", None),
             in_process=getattr(client, "in_process", False) is True,
             n_parallel=getattr(client, "n_parallel", None),
             tokenisation=getattr(client, "tokenisation", None),

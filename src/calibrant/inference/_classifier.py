@@ -990,10 +990,11 @@ def task_of(classifier: Classifier) -> Task:
     method = classifier.method.describe()
     shown = classifier.demonstrations
     settings = None if shown is None else shown.settings
+    traits = ClientTraits.of(classifier.client)
     scoring = method["scoring"]
     model = ModelSettings(
         name=classifier.name,
-        api_base=ClientTraits.of(classifier.client).endpoint,
+        api_base=None if traits.in_process else traits.endpoint,
         scoring=scoring if scoring in get_args(Scoring) else None,  # a decision model is asked in its own way
         tolerance=method.get("tolerance"),
         samples=method.get("samples") if scoring in _SAMPLED else None,

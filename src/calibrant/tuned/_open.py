@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.assembly._sections import open_classifier, routing_settings
-from calibrant.core._completion import Client
+from calibrant.core._completion import Client, ClientTraits
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
 from calibrant.core._files import read_run_record
 from calibrant.core._fingerprint import asked_text
@@ -634,7 +634,7 @@ def _as_exported(tuned: Tuned, classifier: BasePredictor) -> BasePredictor:
 def _check_description(tuned: Tuned, classifier: BasePredictor) -> None:
     """Raise StateError if the classifier would ask the model otherwise than the run did."""
     name = classifier.describe()["model"]
-    if name != tuned.fingerprint.model:
+    if name != tuned.fingerprint.model and not _has_measured_weights(tuned, classifier):
         _LOG.warning(
             "%s is asked instead of %s: the bundle's figures, calibrator and thresholds belong to the latter.",
             name,
@@ -663,6 +663,14 @@ def _check_description(tuned: Tuned, classifier: BasePredictor) -> None:
             f"{', '.join(changed)}. It was written by calibrant {tuned.calibrant}: use that version, or run and "
             "export again."
         )
+
+
+def _has_measured_weights(tuned: Tuned, classifier: BasePredictor) -> bool:
+    """Return whether a model in this process has the weights that were measured, if at another place."""
+    if not isinstance(classifier, Classifier):
+        return False
+    weights = ClientTraits.of(classifier.client).weights
+    return weights is not None and weights in tuned.history.models
 
 
 def _without_address(record: JsonObject) -> JsonObject:

@@ -347,15 +347,21 @@ class TestAddress:
         assert endpoint("gpt-4.1", **BY_LITELLM) == endpoint("openai/x") == "http://b:1/v1"
 
     def test_changed_files_are_other_endpoints(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-        """The endpoint of a model file holds its path and changes with the file."""
+        """The endpoint of a model file changes with what is in it, at its end, too, and not with its place."""
         monkeypatch.setitem(sys.modules, "xllamacpp", types.ModuleType("xllamacpp"))
-        path = tmp_path / "model.gguf"
+        weights = b"GGUF" + bytes(40_000_000)
         found = []
-        for content in (b"GGUF", b"GGUF2"):
+        for name, content in (
+            ("a", weights),
+            ("b", weights),
+            ("a", weights[:-9000] + b"w" + weights[-8999:]),
+        ):
+            path = tmp_path / f"{name}.gguf"
             path.write_bytes(content)
             found.append(endpoint(f"llamacpp:{path}"))
-        assert found[0] != found[1]
-        assert all(str(path) in endpoint for endpoint in found)
+        assert found[0] == found[1]
+        assert found[0] != found[2]
+        assert str(tmp_path) not in found[0]
 
 
 class TestKey:
