@@ -281,6 +281,9 @@ def test_answers_of_a_version_the_promise_was_not_measured_on_are_named(
         versions.version = "any-2026-09"
         other = done(run(source, data, "--out", tmp_path / "other", "--no-cache"))
     assert "promise" not in same.stderr
+    assert ": accuracy of at least 0.8 with probability" in same.stdout
+    assert "which promises nothing of these rows" in other.stdout
+    assert "with probability" not in other.stdout
     assert (
         f"any-2026-09 answered, but any-2026-01 the labelled rows of {source}: its promise was measured on the latter."
         in other.stderr

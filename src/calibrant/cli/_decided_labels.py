@@ -165,8 +165,8 @@ class DecidedLabels:
         """
         written = self.file.written
         drift = self._drift()
-        has_drifted = drift is not None and drift.has_drifted
-        promise = None if has_drifted else self._file_promise()
+        is_unlike = drift is not None and (drift.has_drifted or self._is_of_another_model())
+        promise = None if is_unlike else self._file_promise()
         record = {
             "kind": "labels",
             "file": str(written.path),
@@ -177,7 +177,7 @@ class DecidedLabels:
             "file_promise": as_record(promise),
             "drift": as_record(drift),
         }
-        lines = list(self._decision_lines(has_drifted=has_drifted))
+        lines = list(self._decision_lines(is_unlike=is_unlike))
         if promise is not None:
             lines.append(promise.sentence())
         lines += self._drift_lines(drift, with_drift=with_drift)
@@ -226,6 +226,10 @@ class DecidedLabels:
         if warning and self.file.written.decisions.get("accepted"):
             say(f"warning: {warning}")
 
+    def _is_of_another_model(self) -> bool:
+        """Return whether a model answered that answered none of the rows that were measured."""
+        return self.watch is not None and self.watch.model_warning() is not None
+
     def _certify_lines(self, purpose: str) -> Iterator[str]:
         """Yield the command that asks for labels of this file's rows."""
         certified = self._thresholds["certified"]
@@ -239,7 +243,7 @@ class DecidedLabels:
             return ""
         return ": none is accepted (--accept-drift accepts them all the same)"
 
-    def _decision_lines(self, *, has_drifted: bool) -> Iterator[str]:
+    def _decision_lines(self, *, is_unlike: bool) -> Iterator[str]:
         """Yield lines on the decisions: their rule and, where nothing is accepted, the reason; none without a label."""
         if not self.file.written.labelled:
             return
@@ -256,7 +260,7 @@ class DecidedLabels:
             if self.watch.damage:
                 why = "as they cannot be compared with the rows of the certificate"
         elif least is not None:
-            promise = ", which promises nothing of these rows" if has_drifted else self._promise()
+            promise = ", which promises nothing of these rows" if is_unlike else self._promise()
             why = f"by the certified threshold {least:.4g} of {self._measured()}{promise}"
         elif rule is not None:
             why = "as nothing is certified"
