@@ -31,8 +31,8 @@ def test_nothing_is_known_without_rows() -> None:
 
 
 def test_equal_texts_count_once() -> None:
-    """Digests are of different texts; a row without a text has none."""
-    assert len(TextDigests.of(["same", "same", None, "other"]).digests) == 2
+    """Digests are of texts that differ in more than case and white space; a row without a text has none."""
+    assert len(TextDigests.of(["same text", " Same  text\n", None, "other"]).digests) == 2
     assert TextDigests.of(["same"]).share_known(["same", "same", "new"]) == 0.5
 
 

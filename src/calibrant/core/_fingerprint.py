@@ -12,11 +12,11 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace
 from calibrant.core._settings import DemonstrationSettings
+from calibrant.core._splits import text_hash
 from calibrant.core._structures import MultiLabels
 
 _NAMED = 3  # labels a message shows
 _KEPT_DIGESTS = 10_000  # of the texts that a run knows: 170 KB
-_DIGEST_LENGTH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,8 @@ class TextDigests:
     Attributes
     ----------
     digests : tuple of str
-        16 hexadecimal digits each, ascending: of all texts, or the 10,000 smallest.
+        16 hexadecimal digits each, ascending: of all texts, or the 10,000 smallest. Texts that differ in case and white
+        space alone have the same.
     """
 
     digests: tuple[str, ...] = ()
@@ -180,7 +181,7 @@ class TextDigests:
     @classmethod
     def of(cls, texts: Iterable[str | None]) -> TextDigests:
         """Return the digests of texts; None stands for a text that is not known."""
-        return cls._kept({sha256_of(text)[:_DIGEST_LENGTH] for text in texts if text is not None})
+        return cls._kept({_text_digest(text) for text in texts if text is not None})
 
     @classmethod
     def from_record(cls, record: str) -> TextDigests:
@@ -201,10 +202,14 @@ class TextDigests:
 
     def share_known(self, texts: Iterable[str]) -> float:
         """Return the share of different texts, in [0, 1], that are among them; estimated where some were left out."""
-        asked = {sha256_of(text)[:_DIGEST_LENGTH] for text in texts}
+        asked = {_text_digest(text) for text in texts}
         if len(self.digests) == _KEPT_DIGESTS:
             asked = {digest for digest in asked if digest <= self.digests[-1]}
         return len(asked.intersection(self.digests)) / max(len(asked), 1)
 
 
 NO_TEXTS: Final = TextDigests()
+
+
+def _text_digest(text: str) -> str:
+    return f"{text_hash(text):016x}"
