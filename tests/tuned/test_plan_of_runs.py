@@ -102,6 +102,20 @@ def test_a_member_keeps_its_head(
     assert answers(calibrant.load(tmp_path / "bundle")) == found
 
 
+def test_a_plan_knows_the_texts_of_its_members(
+    searched: Path, large: Path, plan: Path, file: Path, tmp_path: Path
+) -> None:
+    """Its run knows the rows of the search and of the evaluation that it was planned on, and its own."""
+    out = tmp_path / "planned"
+    run("cascade", "run", plan, searched, large, "--file", file, "--out", out)
+    member = Tuned.from_run(searched).known_texts
+    others = Tuned.from_run(large).known_texts
+    found = Tuned.from_run(out).known_texts
+    assert len(member.digests) > len(others.digests) > 0
+    assert {*member.digests, *others.digests} <= {*found.digests}
+    assert found.share_known(TEXTS) == 1.0
+
+
 @pytest.mark.parametrize("name", ["head-1.json", "label_prior-1.json"])
 def test_what_corrects_a_member_is_missed_by_its_name(
     name: str, task: Path, searched: Path, large: Path, plan: Path, file: Path, tmp_path: Path
