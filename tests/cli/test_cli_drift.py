@@ -243,17 +243,19 @@ def test_a_damaged_sketch_is_no_sketch(reading: Path, look: Callable[..., Any]) 
 
 
 class Versions:
-    """Server whose answers name a version of its model, which a test may change."""
+    """Server whose answers name a version of its model, which a test may change for the texts of a topic."""
 
     def __init__(self) -> None:
-        self.version = "any-2026-01"
+        self.of_topic = {"ship": "any-2026-01", "farm": "any-2026-01"}
 
     def answer(self, text: str, prompt: str) -> dict[str, Any]:
         """Return the answer to a text, with the version."""
         label, confidence = wavering(text, prompt)
         other = "dog" if label == "cat" else "cat"
         distribution = {label: confidence, other: 1 - confidence}
-        return fake_response(label, ["cat", "dog"], distribution) | {"model": self.version}
+        return fake_response(label, ["cat", "dog"], distribution) | {
+            "model": self.of_topic["ship" if "ship" in text else "farm"]
+        }
 
 
 @pytest.mark.parametrize("kind", ["run", "bundle", "search"])
@@ -278,12 +280,20 @@ def test_answers_of_a_version_the_promise_was_not_measured_on_are_named(
         if kind == "bundle":
             done(command("export")(asked, "--out", source))
         same = done(run(source, data, "--out", tmp_path / "same", "--no-cache"))
-        versions.version = "any-2026-09"
+        versions.of_topic["farm"] = "any-2026-09"
+        mixed = done(run(source, data, "--out", tmp_path / "mixed", "--no-cache"))
+        versions.of_topic["ship"] = "any-2026-09"
         other = done(run(source, data, "--out", tmp_path / "other", "--no-cache"))
+        accepted = done(run(source, data, "--out", tmp_path / "accepted", "--no-cache", "--accept-drift"))
     assert "promise" not in same.stderr
-    assert ": accuracy of at least 0.8 with probability" in same.stdout
-    assert "which promises nothing of these rows" in other.stdout
-    assert "with probability" not in other.stdout
+    assert "decisions: accepted 80 (by the certified threshold" in same.stdout
+    assert "decisions: accepted 40, review 40 (by the certified threshold" in mixed.stdout
+    assert ": accuracy of at least 0.8 with probability" in mixed.stdout
+    assert "decisions: review 80 (by the certified threshold" in other.stdout
+    assert "none of its answers is accepted; --accept-drift" in other.stderr
+    assert "which promises nothing of these rows" in accepted.stdout
+    assert "decisions: accepted 80" in accepted.stdout
+    assert "with probability" not in accepted.stdout
     assert (
         f"any-2026-09 answered, but any-2026-01 the labelled rows of {source}: its promise was measured on the latter."
         in other.stderr

@@ -243,7 +243,8 @@ class Label(RunOptions):
     accept_suggested
         If no threshold is certified, accept answers from the suggested one on, without a guarantee.
     accept_drift
-        Accept answers by the rule even where labels, confidence or topics differ from the bundle's labelled rows.
+        Accept answers by the rule even where labels, confidence, topics or models differ from those of the bundle's
+        labelled rows.
     watch_drift
         Always show how labels, confidence and topics differ from the bundle's labelled rows; fail if it has none.
     engine

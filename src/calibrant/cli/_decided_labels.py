@@ -165,7 +165,7 @@ class DecidedLabels:
         """
         written = self.file.written
         drift = self._drift()
-        is_unlike = drift is not None and (drift.has_drifted or self._is_of_another_model())
+        is_unlike = drift is not None and (drift.has_drifted or self._has_unmeasured_rows())
         promise = None if is_unlike else self._file_promise()
         record = {
             "kind": "labels",
@@ -221,14 +221,21 @@ class DecidedLabels:
             )
 
     def _warn_of_models(self, watch: HistoryWatch) -> None:
-        """Print a warning if rows are accepted whose model answered none of those that were measured."""
+        """Print a warning of rows whose model answered none of those that were measured."""
         warning = watch.model_warning()
-        if warning and self.file.written.decisions.get("accepted"):
+        if warning is None:
+            return
+        rule, least = self._rule
+        if rule == "certified" and least is not None and not self.job.accept_drift:
+            say(
+                f"warning: {warning} Until then none of its answers is accepted; --accept-drift accepts them."
+            )
+        elif self.file.written.decisions.get("accepted"):
             say(f"warning: {warning}")
 
-    def _is_of_another_model(self) -> bool:
-        """Return whether a model answered that answered none of the rows that were measured."""
-        return self.watch is not None and self.watch.model_warning() is not None
+    def _has_unmeasured_rows(self) -> bool:
+        """Return whether rows count as others whose model answered none of those that were measured."""
+        return self.job.accept_drift and self.watch is not None and self.watch.model_warning() is not None
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
         """Yield the command that asks for labels of this file's rows."""

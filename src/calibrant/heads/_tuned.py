@@ -687,8 +687,8 @@ class Tuned:
             router_state=router_state,
         )
 
-    def model_warning(self, models: Iterable[str]) -> str | None:
-        """Return a warning of models, or versions of one, that answered no measured row; None if there are none.
+    def unmeasured(self, models: Iterable[str]) -> list[str]:
+        """Return the models, or versions of one, that answered no measured row; none if it is not known which did.
 
         Parameters
         ----------
@@ -696,12 +696,16 @@ class Tuned:
             Models that answered later rows, as `Prediction.model` names them.
         """
         measured = self.history.models
-        new = sorted(set(models).difference(measured))
-        if not measured or not new:
+        return sorted(set(models).difference(measured)) if measured else []
+
+    def model_warning(self, models: Iterable[str]) -> str | None:
+        """Return a warning of the models that are `unmeasured`; None if there are none."""
+        new = self.unmeasured(models)
+        if not new:
             return None
         return (
-            f"{', '.join(new)} answered, but {', '.join(measured)} the labelled rows of {self.place}: its promise was "
-            "measured on the latter. Evaluate and calibrate again, or restore the model."
+            f"{', '.join(new)} answered, but {', '.join(self.history.models)} the labelled rows of {self.place}: its "
+            "promise was measured on the latter. Evaluate and calibrate again, or restore the model."
         )
 
     def accepting_suggested(self) -> Tuned:
