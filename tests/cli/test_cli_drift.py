@@ -289,7 +289,7 @@ def test_answers_of_a_version_the_promise_was_not_measured_on_are_named(
     assert "decisions: accepted 80 (by the certified threshold" in same.stdout
     assert "decisions: accepted 40, review 40 (by the certified threshold" in mixed.stdout
     assert ": accuracy of at least 0.8 with probability" in mixed.stdout
-    assert "decisions: review 80 (by the certified threshold" in other.stdout
+    assert "decisions: review 80 (as their model answered no row of the certificate)" in other.stdout
     assert "none of its answers is accepted; --accept-drift" in other.stderr
     assert "which promises nothing of these rows" in accepted.stdout
     assert "decisions: accepted 80" in accepted.stdout

@@ -165,7 +165,8 @@ class DecidedLabels:
         """
         written = self.file.written
         drift = self._drift()
-        is_unlike = drift is not None and (drift.has_drifted or self._has_unmeasured_rows())
+        accepts_others = self.job.accept_drift and self._has_unmeasured_rows()
+        is_unlike = drift is not None and (drift.has_drifted or accepts_others)
         promise = None if is_unlike else self._file_promise()
         record = {
             "kind": "labels",
@@ -234,8 +235,8 @@ class DecidedLabels:
             say(f"warning: {warning}")
 
     def _has_unmeasured_rows(self) -> bool:
-        """Return whether rows count as others whose model answered none of those that were measured."""
-        return self.job.accept_drift and self.watch is not None and self.watch.model_warning() is not None
+        """Return whether there are rows whose model answered none of those that were measured."""
+        return self.watch is not None and self.watch.model_warning() is not None
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
         """Yield the command that asks for labels of this file's rows."""
@@ -266,6 +267,8 @@ class DecidedLabels:
             why = "as they are unlike the rows of the certificate"
             if self.watch.damage:
                 why = "as they cannot be compared with the rows of the certificate"
+        elif self._has_unmeasured_rows() and not self.job.accept_drift and "accepted" not in decisions:
+            why = "as their model answered no row of the certificate"
         elif least is not None:
             promise = ", which promises nothing of these rows" if is_unlike else self._promise()
             why = f"by the certified threshold {least:.4g} of {self._measured()}{promise}"
