@@ -347,6 +347,27 @@ def test_a_truncated_file_changes_no_run(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
 
 
+LEFT = """
+import atexit, gc, threading
+names = lambda: [thread.name for thread in threading.enumerate()]
+atexit.register(lambda: print("calibrant-llamacpp" in names()))  # after those that calibrant registers
+from calibrant import Classifier
+from calibrant.clients import _engine
+classifier = Classifier(model="local/smollm2-135m", labels=["a", "b"], prompt="Which?")
+classifier.classify("x")
+del classifier
+gc.collect()
+while _engine._open:
+    pass
+"""
+
+
+def test_a_process_ends_after_the_thread_of_a_model_that_was_let_go() -> None:
+    """The model is freed first: a thread that is cut off would abort the process."""
+    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, check=False)  # noqa: S603 (this program)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
 def test_a_call_ends_when_its_client_is_closed() -> None:
     """A call under way ends with an error when its client is closed."""
     found: Any = open_client("local/smollm2-135m", options={"n_ctx": 512})

@@ -678,6 +678,8 @@ class Engine:
 
 # Shared engines. Each is freed when its last client is closed or garbage-collected.
 _open: dict[EngineSettings, Engine] = {}
+# All of them, until their threads have ended: one that is cut off by the end of the process aborts it.
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
@@ -687,6 +689,7 @@ def open_engine(settings: EngineSettings, *, holder: object) -> Engine:
         engine = _open.get(settings)
         if engine is None or not engine.is_usable:
             engine = _open[settings] = Engine(settings)
+            _engines.add(engine)
         finalizer = engine.holders[id(holder)] = weakref.finalize(holder, _forget, engine, id(holder))
         finalizer.atexit = False
         return engine
@@ -719,5 +722,5 @@ def _retire(engine: Engine) -> bool:
 
 @atexit.register
 def _close_all() -> None:
-    for engine in list(_open.values()):
+    for engine in list(_engines):
         engine.close()
