@@ -138,10 +138,16 @@ def test_an_acceptance_rule_is_certified(tmp_path: Path) -> None:
     assert f"certified: threshold {certified['threshold']:.4g}, coverage {certified['coverage']:.3f}" in page
 
 
-def test_a_higher_certificate_is_not_replaced_silently(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("asked", "probability"),
+    [((), "0.9"), (("--delta", 0.1), "0.85"), (("--delta", 0.1, "--looks", 4), "0.9")],
+)
+def test_a_higher_certificate_is_not_replaced_silently(
+    asked: tuple[object, ...], probability: str, tmp_path: Path
+) -> None:
     """A certificate of a lower accuracy says which one it replaces, and the command that brings that back."""
     write_rows(tmp_path / "predictions.jsonl", rows(2000))
-    higher = done(run(tmp_path, "--target-accuracy", 0.9, "--out", tmp_path)).stdout
+    higher = done(run(tmp_path, "--target-accuracy", 0.9, *asked, "--out", tmp_path)).stdout
     lower = done(run(tmp_path, "--target-accuracy", 0.8, "--out", tmp_path)).stdout
     line = next(line for line in lower.splitlines() if line.startswith("That replaces "))
     assert f"the certificate of accuracy 0.9 in {tmp_path};" in line
@@ -149,6 +155,8 @@ def test_a_higher_certificate_is_not_replaced_silently(tmp_path: Path) -> None:
     for text in (higher, again):
         assert "have at least accuracy 0.9 " in text
         assert "That replaces" not in text
+    # It counts once, beside the lower one.
+    assert f"have at least accuracy 0.9 with probability {probability};" in again
 
 
 def certification(path: Path, out: Path) -> dict[str, Any]:
@@ -508,6 +516,8 @@ def test_fresh_rows_need_a_target_and_a_place(evaluated: Path, server: FaultServ
     assert "Expected --target-accuracy with --fresh-test" in message
     message = refusal(fresh_test(tmp_path, evaluated, unlike_animals(100, start=60), out=evaluated))
     assert f"Expected another directory than {evaluated} as --out" in message
+    message = refusal(fresh_test(tmp_path, evaluated, unlike_animals(19, start=60)))
+    assert "expected at least 20 labelled rows to certify on, got 19" in message
     message = refusal(fresh_test(tmp_path, evaluated, unlike_animals(100, start=60), target_accuracy=90))
     assert "Expected target_accuracy" in message
     message = refusal(

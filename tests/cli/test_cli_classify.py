@@ -243,6 +243,7 @@ def test_a_bad_key_is_one_line(write_task: WriteTask, use_model: UseModel) -> No
 
 BAD_INPUT: dict[str, tuple[dict[str, bytes], list[str], str]] = {
     "nothing to classify": ({}, [], "Expected --text or --file, got neither."),
+    "blank text": ({}, ["--text", "meow", "--text", " "], "Expected a text to classify with --text, got ' '"),
     "missing file": ({}, ["--file", "x.jsonl"], "x.jsonl: no such file"),
     "text not UTF-8": (
         {"x.txt": b"fine\n\xff\n"},

@@ -186,6 +186,14 @@ def test_the_headline_has_intervals_and_denominators(write_run: WriteRun) -> Non
     assert found["AUROC"][0] == "0.500"  # 0.9 lies between 0.7 and 0.95
 
 
+def test_an_interval_stays_where_a_score_can_be(write_run: WriteRun) -> None:
+    """The interval of a Brier score begins at 0 where nearly all rows are right and sure."""
+    rows = [row(str(n), "cat", "cat" if n else "dog", 0.999) for n in range(40)]
+    _, page = page_of(write_run(rows))
+    found = {cells[0]: cells[1:] for cells in page.table("what", "value")}
+    assert found["Brier score"][1].startswith("0.000 to ")
+
+
 def test_an_interval_of_width_0_says_why(write_run: WriteRun) -> None:
     """An interval of width 0 is explained if all rows came out alike."""
     _, page = page_of(write_run([row(str(i), "cat", "cat", 0.9) for i in range(20)]))

@@ -161,6 +161,10 @@ def test_bad_rows_are_named(fake: FakeClient, X: Any, y: Any, said: str) -> None
         ({"cache": 3}, "cache"),
         ({"labels": ["ham", "eggs"]}, "got 'spam'"),
         ({"scoring": "sampled", "max_calls": 9}, "at least 10"),
+        (
+            {"search": True, "max_calls": 12},
+            "max_calls that a search can do with, got one that leaves it 6: ",
+        ),
     ],
 )
 def test_bad_parameters_raise_in_fit(fake: FakeClient, options: dict[str, Any], said: str) -> None:

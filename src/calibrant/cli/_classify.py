@@ -42,9 +42,11 @@ def all_texts(texts: Sequence[str], file: Path | None, task: Task) -> list[str |
     Raises
     ------
     ConfigurationError
-        A text is not UTF-8.
+        A text is blank, or not UTF-8.
     """
     for text in texts:
+        if not text.strip():
+            raise ConfigurationError(f"Expected a text to classify with --text, got {text!r}: leave it out.")
         try:
             text.encode()
         except UnicodeEncodeError as error:

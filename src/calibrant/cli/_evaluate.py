@@ -26,6 +26,7 @@ from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
 from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
 from calibrant.evaluation._evaluator import BatchEvaluator, default_cache
+from calibrant.evaluation._learned import FEWEST
 from calibrant.evaluation._looks import MOST_KNOWN
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
@@ -203,7 +204,7 @@ def answer_fresh_rows(path: Path, file: Path, *, out: Path) -> None:
     ConfigurationError
         The answers would go into the run.
     DataError
-        The run has seen more rows of the file than chance explains; nothing is asked then.
+        The file has too few rows, or the run has seen more of them than chance explains; nothing is asked then.
     """
     from calibrant.cli._commands import Evaluate
 
@@ -212,6 +213,11 @@ def answer_fresh_rows(path: Path, file: Path, *, out: Path) -> None:
     options = Evaluate(task=path, file=file, out=out)
     source = source_of(path, options)
     rows = labelled_rows(source.task, file, options.split, limit=None)
+    n_rows = sum(1 for _ in rows)
+    if n_rows < FEWEST:
+        raise DataError(
+            f"{file}: expected at least {FEWEST} labelled rows to certify on, got {n_rows}: add more."
+        )
     if source.tuned is not None:
         _check_fresh(rows, source.tuned)
     with contextlib.closing(source.open(limits=run_limits(source.task, options))) as opened:

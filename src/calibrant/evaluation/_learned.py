@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from calibrant.inference._text_vectors import Embeddings
 
 
-_FEWEST: Final = 20  # rows: 10 to fit and 10 to test
+FEWEST: Final = 20  # rows: 10 to fit and 10 to test
 _RESAMPLES: Final = (200, 2000)  # fewest and most
 _DRAWS: Final = 20_000_000  # rows drawn for an interval, about a second
 _LEVEL: Final = 0.95
@@ -422,9 +422,9 @@ def _halves(names: Sequence[str], rng: np.random.Generator) -> tuple[list[int], 
     for place in rng.permutation(len(members)).tolist():
         half = fit if 2 * len(fit) < len(names) else test
         half.extend(members[place])
-    if len(test) < _FEWEST // 4:
+    if len(test) < FEWEST // 4:
         raise DataError(
-            f"Expected at least {_FEWEST // 4} rows of other texts to test on, got {len(test)} of {len(names)}: rows "
+            f"Expected at least {FEWEST // 4} rows of other texts to test on, got {len(test)} of {len(names)}: rows "
             "of one text stay together; add rows of different texts."
         )
     return fit, test
@@ -440,9 +440,9 @@ def _usable(predictions: SavedRows) -> tuple[IndexArray, LeftOutRows]:
         unlabelled=int(unlabelled.sum()),
         without_confidence=int(unsure.sum()),
     )
-    if len(kept) < _FEWEST:
+    if len(kept) < FEWEST:
         raise DataError(
-            f"{predictions.name}: expected at least {_FEWEST} rows with a confidence and a true label, got "
+            f"{predictions.name}: expected at least {FEWEST} rows with a confidence and a true label, got "
             f"{len(kept)} of {len(predictions)} (left out: {left_out.errors} failed, {left_out.unlabelled} without a "
             f"true label, {left_out.without_confidence} without a confidence): label more rows."
         )

@@ -178,7 +178,7 @@ def true_labels(answers: Sequence[str], n: int, *, labels: LabelSet) -> list[str
         label = labels.canonical(answer)
         if label is None:
             raise ConfigurationError(
-                f"Expected answers among the labels {labels.labels[:3]}, got {answer!r:.80}."
+                f"Expected answers among the labels {labels.labels[:3]} ({len(labels)} in all), got {answer!r:.80}."
             )
         found.append(label)
     return found

@@ -7,7 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -169,6 +169,7 @@ def headline(rows: PromptRows, table: ClassificationSummary | None) -> list[Stru
     spread = None
     if len(correct) > 1:
         spread = paired_mean_interval((confidence - correct) ** 2)
+        spread = replace(spread, lower=max(spread.lower, 0.0), upper=min(spread.upper, 1.0))
     ranking = confidence_auroc(rows)
     pairs = "pairs of a right and a wrong row of which the right one is surer; 0.5 is chance, 1 is best"
     figures += [

@@ -374,8 +374,8 @@ def row_lines(path: Path) -> Iterator[bytes]:
             yield from file
     except OSError as error:
         raise StateError(
-            f"{path}: expected the predictions of a run ({error.strerror or error}): run `calibrant evaluate` "
-            "or `calibrant optimize` into this directory first."
+            f"{path}: expected the predictions of a run ({error.strerror or error}): name the directory of a run, "
+            "which `calibrant evaluate` or `calibrant optimize` writes."
         ) from error
 
 

@@ -552,7 +552,12 @@ def better_prompt(
         validation=tuple(rows[ends[0] : ends[1]]),
         train=tuple(rows[ends[1] :]),
     )
-    result = optimize(task, model=classifier, max_metric_calls=budget.search, seed=seed, embeddings=False)
+    try:
+        result = optimize(task, model=classifier, max_metric_calls=budget.search, seed=seed, embeddings=False)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"Expected max_calls that a search can do with, got one that leaves it {budget.search}: {error}"
+        ) from error
     assert result.answers is not None  # noqa: S101 (every search has them)
     return result.best_prompt.prompt, result.answers
 

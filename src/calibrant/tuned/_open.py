@@ -35,6 +35,7 @@ from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
+    BUNDLE,
     LEARNED,
     STUDENT_FILES,
     RunSettings,
@@ -111,6 +112,10 @@ class _RunReader:
     ) -> None:
         if not path.is_dir():
             raise DataError("no such directory: expected that of a run.", path=path)
+        if (path / BUNDLE).exists():
+            raise StateError(
+                f"{path}: expected the directory of a run, got a bundle: copy the folder, or name a run."
+            )
         manifest = _record(path / MANIFEST)
         if (path / _LABEL_JOB).exists() or (manifest or {}).get("kind") == "labels":
             raise StateError(

@@ -152,7 +152,8 @@ class Prices:
             if cost is None and np.isnan(recorded).all():
                 raise ConfigurationError(
                     f"Expected the cost of an answer of {name}: its rows do not say, so give one for each such model "
-                    "(small_cost, between_costs and large_cost of a plan, costs of a replay)."
+                    "(--small-cost, --between-cost and --large-cost, or --cost of a replay; in Python small_cost, "
+                    "between_costs and large_cost, or costs)."
                 )
             known = np.nanmean(recorded) if cost is None else cost
             models.append(check_number(f"the cost of model {place}", known, "[0, inf)"))
