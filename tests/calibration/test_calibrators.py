@@ -89,11 +89,12 @@ def test_separable_rows_prove_no_certainty_to_platt() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_isotonic_is_scikit_learns(seed: int) -> None:
-    """The isotonic calibrator predicts what scikit-learn's does, to 1e-12."""
+    """The isotonic calibrator predicts what scikit-learn's does within Laplace's bounds, to 1e-12."""
     p, y = rows(seed)
     inside = (p > 0.3) & (p < 1.0)
     for use in (np.ones_like(inside), inside):
-        peer = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(p[use], y[use])
+        least = 1 / (use.sum() + 2)
+        peer = IsotonicRegression(y_min=least, y_max=1 - least, out_of_bounds="clip").fit(p[use], y[use])
         found = IsotonicCalibrator().fit(p[use], y[use])
         grid = np.concatenate([np.linspace(0, 1, 1001), p])
         assert found.predict(grid) == pytest.approx(peer.predict(grid), rel=0, abs=1e-12)
@@ -186,6 +187,8 @@ def test_predictions_are_probabilities_or_the_rows_are_refused(drawn: list[tuple
         assert ((q >= 0) & (q <= 1)).all()
         if kind is IsotonicCalibrator:
             assert (np.diff(q) >= 0).all()
+            assert q.max() <= (len(y) + 1) / (len(y) + 2)  # few rows make nothing certain
+            assert q.min() >= 1 / (len(y) + 2)
 
 
 @pytest.mark.parametrize("kind", ALL)

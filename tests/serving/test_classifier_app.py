@@ -85,12 +85,12 @@ def test_an_answer_says_which_number_decided(serve: Any, bundle: Tuned) -> None:
         suggested, thresholds={**suggested.thresholds, "certified": {"threshold": 0.35}, "certification": {}}
     )
     answer = Prediction(label="cat", confidence=0.41)
-    for made, by, threshold in ((suggested, "calibrated", 0.25), (certified, "confidence", 0.35)):
+    for made, by, threshold in ((suggested, "calibrated", 0.3125), (certified, "confidence", 0.35)):
         running = serve(app(made, Held(held=False, answer=lambda _: answer)))
         (row,) = ask(running, {"text": "a"}).json["results"]
         assert (row["decision"], row["decided_by"]) == ("accepted", by)
         assert row["threshold"] == pytest.approx(threshold)
-        assert (row["confidence"], row["calibrated"]) == (0.41, pytest.approx(0.35))
+        assert (row["confidence"], row["calibrated"]) == (0.41, pytest.approx(0.3875))
         assert row[by] >= row["threshold"]
 
 

@@ -367,13 +367,13 @@ def test_calibration_decides_what_is_accepted(evaluated: Path, tmp_path: Path) -
 
 
 def stepped() -> IsotonicCalibrator:
-    """Return a calibrator that rises from 0 at 0.2 to 0.5 at 0.5, and stays there."""
+    """Return a calibrator that rises from 0.125 at 0.2 to 0.5 at 0.5, and stays there."""
     return IsotonicCalibrator().fit([0.2, 0.2, 0.5, 0.5, 0.9, 0.9], [0, 0, 0, 1, 0, 1])
 
 
 @pytest.mark.parametrize(
     ("high", "confidence", "accepted", "threshold"),
-    [(0.35, 0.36, True, 0.25), (0.35, 0.34, False, 0.25), (0.8, 0.7, False, 0.5), (0.8, 0.8, True, 0.5)],
+    [(0.35, 0.36, True, 0.3125), (0.35, 0.34, False, 0.3125), (0.8, 0.7, False, 0.5), (0.8, 0.8, True, 0.5)],
     ids=["above", "below", "tied, below as given", "tied, above as given"],
 )
 def test_a_suggested_threshold_is_calibrated_too(
