@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.core._fingerprint import NO_TEXTS, TextDigests
+from calibrant.core import TextDigests
 
 
 @pytest.mark.parametrize("seen", [500, 40_000])
@@ -26,7 +26,7 @@ def test_a_union_is_that_of_the_texts(seen: int) -> None:
 
 def test_nothing_is_known_without_rows() -> None:
     """Neither a run without rows nor a file without texts shares any."""
-    assert NO_TEXTS.share_known(["text"]) == 0.0
+    assert TextDigests().share_known(["text"]) == 0.0
     assert TextDigests.of(["text"]).share_known([]) == 0.0
 
 

@@ -137,7 +137,9 @@ def test_a_bundle_is_not_exported_again(evaluated: Path, tmp_path: Path) -> None
     """It is one already, and a folder like others."""
     Tuned.from_run(evaluated).save(tmp_path / "bundle")
     said = " ".join(run("export", tmp_path / "bundle", "--out", tmp_path / "again", code=2).stderr.split())
-    assert "expected the directory of a run, got a bundle: copy the folder" in said
+    assert (
+        "expected the directory of a run, got a bundle, which is exported already: copy the folder." in said
+    )
 
 
 def test_a_calibration_holds_the_tuned_classifier(

@@ -26,7 +26,6 @@ from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
 from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
 from calibrant.evaluation._evaluator import BatchEvaluator, default_cache
-from calibrant.evaluation._learned import FEWEST
 from calibrant.evaluation._looks import MOST_KNOWN
 from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
@@ -207,6 +206,7 @@ def answer_fresh_rows(path: Path, file: Path, *, out: Path) -> None:
         The file has too few rows, or the run has seen more of them than chance explains; nothing is asked then.
     """
     from calibrant.cli._commands import Evaluate
+    from calibrant.evaluation._learned import FEWEST  # evaluations calibrate nothing
 
     if path.resolve() == out.resolve():
         raise ConfigurationError(f"Expected another directory than {path} as --out with --fresh-test.")

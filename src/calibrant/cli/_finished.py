@@ -33,7 +33,7 @@ from calibrant.runs._rows import SavedRows
 from calibrant.tuned._folder import refuse_taken, save
 from calibrant.tuned._open import from_run
 from calibrant.tuned._sources import kind_of_source
-from calibrant.tuned._task_record import with_model_alone
+from calibrant.tuned._task_record import BUNDLE, with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Calibrate, Distill, Export, Report
@@ -280,6 +280,10 @@ def export(options: Export) -> None:
     """Write the bundle and print its contents."""
     out = options.out
     task = None
+    if (options.run / BUNDLE).exists():
+        raise ConfigurationError(
+            f"{options.run}: expected the directory of a run, got a bundle, which is exported already: copy the folder."
+        )
     if options.task is not None:
         task = Task.from_file(options.task, splits=())
         task = with_model_alone(task, options.model, api_base=options.api_base)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         RateLimitError,
         StateError,
     )
-    from calibrant.core._fingerprint import Fingerprint
+    from calibrant.core._fingerprint import Fingerprint, TextDigests
     from calibrant.core._labels import Aspect, LabelSet, OpenLabels
     from calibrant.core._prediction import (
         Interval,
@@ -128,6 +128,7 @@ __all__ = [
     "Step",
     "Stop",
     "Task",
+    "TextDigests",
     "TextWithContext",
     "Token",
     "Usage",

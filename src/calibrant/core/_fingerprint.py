@@ -174,18 +174,37 @@ class TextDigests:
     digests : tuple of str
         16 hexadecimal digits each, ascending: of all texts, or the 10,000 smallest. Texts that differ in case and white
         space alone have the same.
+
+    Examples
+    --------
+    >>> from calibrant.core import TextDigests
+    >>> known = TextDigests.of(["my card was stolen", "where is my money"])
+    >>> known.share_known(["My card  was stolen", "open an account"])
+    0.5
     """
 
     digests: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, texts: Iterable[str | None]) -> TextDigests:
-        """Return the digests of texts; None stands for a text that is not known."""
+        """Return the digests of texts.
+
+        Parameters
+        ----------
+        texts : iterable of str or None
+            None stands for a text that is not known, and has none.
+        """
         return cls._kept({_text_digest(text) for text in texts if text is not None})
 
     @classmethod
     def from_record(cls, record: str) -> TextDigests:
-        """Return the digests from the text that `to_record` returned."""
+        """Return the digests from a record.
+
+        Parameters
+        ----------
+        record : str
+            What `to_record` returned.
+        """
         return cls._kept(set(record.split()))
 
     @classmethod
@@ -197,11 +216,23 @@ class TextDigests:
         return " ".join(self.digests)
 
     def union(self, other: TextDigests) -> TextDigests:
-        """Return the digests of the texts of both."""
+        """Return the digests of the texts of both.
+
+        Parameters
+        ----------
+        other : TextDigests
+            Those of other texts, some of which may be the same.
+        """
         return self._kept({*self.digests, *other.digests})
 
     def share_known(self, texts: Iterable[str]) -> float:
-        """Return the share of different texts, in [0, 1], that are among them; estimated where some were left out."""
+        """Return the share of different texts, in [0, 1], that are among these; estimated where some were left out.
+
+        Parameters
+        ----------
+        texts : iterable of str
+            Texts to look for. Without any the share is 0.
+        """
         asked = {_text_digest(text) for text in texts}
         if len(self.digests) == _KEPT_DIGESTS:
             asked = {digest for digest in asked if digest <= self.digests[-1]}

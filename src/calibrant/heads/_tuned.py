@@ -245,7 +245,13 @@ class Measurements:
     history: PredictionHistory = dataclasses.field(default_factory=PredictionHistory)
 
     def knowing(self, texts: TextDigests) -> Measurements:
-        """Return the measurements of predictions that owe something to more texts than their own rows."""
+        """Return the measurements of predictions that owe something to more texts than their own rows.
+
+        Parameters
+        ----------
+        texts : TextDigests
+            Those texts.
+        """
         known = TextDigests.from_record(self.history.known_texts).union(texts)
         return replace(self, history=self.history.model_copy(update={"known_texts": known.to_record()}))
 

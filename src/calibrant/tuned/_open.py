@@ -35,7 +35,6 @@ from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
-    BUNDLE,
     LEARNED,
     STUDENT_FILES,
     RunSettings,
@@ -110,8 +109,14 @@ class _RunReader:
         *,
         texts: bool,
     ) -> None:
-        _check_is_run(path)
+        if not path.is_dir():
+            raise DataError("no such directory: expected that of a run.", path=path)
         manifest = _record(path / MANIFEST)
+        if (path / _LABEL_JOB).exists() or (manifest or {}).get("kind") == "labels":
+            raise StateError(
+                f"{path}: expected a task file, a bundle or the directory of a run, got labels of rows without "
+                "answers, which have no calibrator and no thresholds: name what they were labelled with."
+            )
         self._path = path
         self._search = _record(path / RESULT)
         why = unfinished(path)
@@ -335,21 +340,6 @@ class _RunReader:
         from calibrant.calibration._calibrators import load_calibrator  # noqa: PLC0415 (few runs have one)
 
         return load_calibrator(path, fingerprint=self._fingerprint)
-
-
-def _check_is_run(path: Path) -> None:
-    """Raise DataError or StateError if a path is no directory, a bundle, or labels of rows without answers."""
-    if not path.is_dir():
-        raise DataError("no such directory: expected that of a run.", path=path)
-    if (path / BUNDLE).exists():
-        raise StateError(
-            f"{path}: expected the directory of a run, got a bundle: copy the folder, or name a run."
-        )
-    if (path / _LABEL_JOB).exists() or (_record(path / MANIFEST) or {}).get("kind") == "labels":
-        raise StateError(
-            f"{path}: expected a task file, a bundle or the directory of a run, got labels of rows without answers, "
-            "which have no calibrator and no thresholds: name what they were labelled with."
-        )
 
 
 def _searched(task: Task, best: Record) -> tuple[Task, DemonstrationSettings | None]:
