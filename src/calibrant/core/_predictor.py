@@ -163,7 +163,8 @@ class Query:
     problem : str
         Reason not to ask the model: the prediction is then unparsed, and has this reason. Empty for most queries.
     on_answer : callable or None
-        Called with the model's answer as soon as it is there, before a head waits for the vector of the text.
+        Called with the model's answer as soon as it is there, before a head waits for the vector of the text; by a
+        cascade with that of every step, and the steps so far.
 
     Examples
     --------
