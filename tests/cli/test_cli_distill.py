@@ -99,7 +99,8 @@ def test_label_and_classify_take_the_student(tmp_path: Path) -> None:
     texts = write_rows(
         tmp_path / "texts.jsonl", [{"input": "it purrs sun rain"}, {"input": "it barks milk salt"}]
     )
-    done(command("label")(tmp_path / "student", texts, "--out", tmp_path / "labelled"))
+    said = done(command("label")(tmp_path / "student", texts, "--out", tmp_path / "labelled")).stdout
+    assert "\n0 calls, 2 rows without a call, 0 + 0 tokens, at no cost; 2 rows in " in said
     labelled = (tmp_path / "labelled" / "labels.jsonl").read_text()
     assert [line.count('"label": "cat"') for line in labelled.splitlines()] == [1, 0]
     assert "dog" in done(command("classify")(tmp_path / "student", "--text", "it barks snow sand")).stdout

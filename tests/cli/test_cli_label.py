@@ -7,6 +7,7 @@ import csv
 import datetime as dt
 import io
 import json
+import re
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ WriteTask = Callable[..., Path]
 Fake = Callable[..., FakeClient]
 
 COMMAND = "from calibrant.cli import main; main()"
+PRICES = "input_cost_per_token = 0.001\noutput_cost_per_token = 0.002\n"
 SERVED = '[model]\nname = "openai/any"\napi_base = "{}"\n[model.options]\napi_key = "none"\n'
 
 
@@ -88,6 +90,17 @@ def test_one_row_is_singular(write_task: WriteTask, fake: Fake, tmp_path: Path) 
     assert "1 of 1 rows labelled\n" in result.stdout
     assert "\n1 call, 0 rows without a call, " in result.stdout
     assert "; 1 row in " in result.stdout
+
+
+def test_a_finished_run_is_not_said_to_be_paid_again(write_task: WriteTask, tmp_path: Path) -> None:
+    """The effort of rows that were there already is told as what it was when they were asked."""
+    data = write_csv(tmp_path / "data.csv", ["meow", "woof"])
+    with FaultServer(["cat", "dog"], knows) as server:
+        task = write_task(extra=SERVED.format(server.api_base) + PRICES)
+        first, second = (done(run(task, data, "--out", tmp_path / "out")).stdout for _ in range(2))
+    (effort,) = re.findall(r"^(2 calls, .* tokens, \$\d\.\d+); 2 rows in ", first, re.MULTILINE)
+    then = f"{effort} when they were asked; every row was there already, nothing was asked now\n"
+    assert then in second
 
 
 def test_predictions_name_the_rows(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -83,6 +85,19 @@ def searched(task: Path, server: EmbeddingServer, tmp_path: Path) -> Path:  # no
     """Return the directory of a search."""
     done(run("optimize", task, "--out", tmp_path / "run", "--max-metric-calls", 120))
     return tmp_path / "run"
+
+
+def stored(cache: Path) -> int:
+    """Return how many answers a cache holds."""
+    if not cache.exists():
+        return 0
+    with (
+        contextlib.closing(sqlite3.connect(cache)) as connection,
+        contextlib.suppress(sqlite3.OperationalError),
+    ):
+        (count,) = connection.execute("SELECT count(*) FROM calibrant_predictions").fetchone()
+        return int(count)
+    return 0
 
 
 def forget(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -219,3 +234,26 @@ def test_a_run_that_is_killed_pays_for_no_vector_twice(
     assert [(row["input"], row["label"]) for row in labelled] == [
         (row["input"], row["answer"]) for row in new
     ]
+
+
+def test_a_kill_before_the_vectors_came_loses_no_paid_call(
+    searched: Path, server: EmbeddingServer, decider: DecisionServer, tmp_path: Path
+) -> None:
+    """Rows that were answered when the run was killed count as paid, those that the cache had do not."""
+    new = many(30, "new")
+    source, cache = tmp_path / "new.jsonl", tmp_path / "cache.sqlite"
+    arguments = ("label", searched, source, "--cache", cache)
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in new[:7]))
+    done(run(*arguments, "--out", tmp_path / "earlier"))
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in new))
+    server.calls.clear()
+    server.most = 1  # the one that recognises the model
+    with process(PROGRAM, *arguments, "--out", tmp_path / "out") as running:
+        wait_for(lambda: stored(cache) == len(new), running)
+        running.kill()
+    server.most = None
+    decider.asked.clear()
+    done(run(*arguments, "--out", tmp_path / "out"))
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert (found["calls"], found["rows_from_cache"], decider.asked) == (23, 7, [])
+    assert found["cost"] == pytest.approx(23 * 12e-12)

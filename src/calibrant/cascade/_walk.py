@@ -578,6 +578,9 @@ class Walk:
             if row.steps:
                 call = self._in_time(row, call)
             answer = await call
+            if query.on_answer is not None and answer.attempts:  # paid for, whatever comes of it
+                steps = (*row.steps, _step_of(member, Verdict.ESCALATED, answer, answer.usage))
+                query.on_answer(replace(answer, attempts=row.attempts + answer.attempts, steps=steps))
             if verified and not self.policy.believes(position, row.seen):
                 check_answer(classifier, self.judge.method, answer)
         except LogprobsUnsupportedError as error:

@@ -16,6 +16,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Usage
 from calibrant.core._reported import counted
 from calibrant.core._task import Task
+from calibrant.inference._models import STUDENT
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks, dollars
 from calibrant.runs._directory import CALIBRATION
@@ -148,14 +149,20 @@ def effort_line(result: evaluation.EvaluationResult, *, is_free: bool) -> str:
         cost = ", at no cost"
     elif metrics.unpriced_rows:
         cost += f", {counted(metrics.unpriced_rows, 'row')} without a known price"
-    vectors = metrics.vectors if meter is None else meter.vectors
-    cost += "" if vectors == Usage() else f", and {vectors_text(vectors)}"
-    speed = "; every row was there already, nothing was asked" if metrics.complete else ""
+    speed = ""
     if metrics.session_rows:
         rows = counted(metrics.session_rows, "row")
         speed = f"; {rows} in {metrics.seconds:.1f} s ({metrics.rows_per_second:,.1f} rows/s)"
+    elif metrics.complete:
+        cost += " when they were asked"
+        speed = "; every row was there already, nothing was asked now"
+    vectors = metrics.vectors if meter is None else meter.vectors
+    cost += "" if vectors == Usage() else f", and {vectors_text(vectors)}"
+    calls, without = metrics.calls, metrics.rows_from_cache
+    if metrics.cascade is None and any(name.startswith(STUDENT) for name in metrics.models):
+        calls, without = 0, metrics.answered  # by a student, which is no call
     return (
-        f"{counted(metrics.calls, 'call')}, {counted(metrics.rows_from_cache, 'row')} without a call, "
+        f"{counted(calls, 'call')}, {counted(without, 'row')} without a call, "
         f"{metrics.prompt_tokens:,} + {metrics.completion_tokens:,} tokens{cost}{speed}"
     )
 

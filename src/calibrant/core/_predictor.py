@@ -162,6 +162,9 @@ class Query:
         The demonstrations themselves, below the prompt; the predictor adds them.
     problem : str
         Reason not to ask the model: the prediction is then unparsed, and has this reason. Empty for most queries.
+    on_answer : callable or None
+        Called with the model's answer as soon as it is there, before a head waits for the vector of the text; by a
+        cascade with that of every step, and the steps so far.
 
     Examples
     --------
@@ -177,6 +180,7 @@ class Query:
     demonstrations: str | None = None
     shown: str = ""
     problem: str = ""
+    on_answer: Callable[[Prediction], None] | None = None
 
     def messages(self) -> tuple[Message, ...]:
         """Return the chat messages of this query."""

@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -502,7 +503,10 @@ class _EvaluationRun:
             if file is None or not file.is_finished(index):
                 self._under_way[number] = (index, example)
                 number += 1
-                yield query_about(self.predictor, example)
+                query = query_about(self.predictor, example)
+                if self._paid is not None:
+                    query = replace(query, on_answer=partial(self._paid.add, index))
+                yield query
 
     def _note(self, number: int, prediction: Prediction) -> None:
         """Count a row as answered, be it behind one that is not."""
@@ -510,8 +514,7 @@ class _EvaluationRun:
         self._rows_called += prediction.attempts > 0
         self._calls_of_rows += prediction.attempts
         if self._paid is not None:
-            self._paid.add(index, prediction)
-            prediction = self._paid.restored(index, prediction)
+            prediction = self._paid.finished(index, prediction)
         self.account.ahead[number] = (example, prediction)
 
     def _deliver(self, number: int, _prediction: Prediction) -> None:

@@ -372,6 +372,8 @@ class Feed:
                         prediction = await self.runner.answer(self.model, row)
                     finally:
                         self._under_way -= 1
+                    if row.query.on_answer is not None:
+                        row.query.on_answer(prediction)
                     if self.ahead is not None and prediction.label is not None:
                         prediction = await self.ahead.checked(row.query, prediction)
                     final = prediction

@@ -10,6 +10,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import IO, Final
 
@@ -251,6 +252,7 @@ class PaidRows:
 
     def __init__(self, path: Path, *, is_finished: Callable[[int], bool]) -> None:
         self._earlier: dict[int, list[int]] = {}
+        self._under_way: dict[int, list[int]] = {}
         if path.exists():
             for line in path.read_bytes().splitlines():
                 with contextlib.suppress(ValueError):  # a line cut off by a kill
@@ -267,20 +269,31 @@ class PaidRows:
         """Note the calls of a row, if it took some."""
         if not prediction.attempts:
             return
+        prediction = self._restored(index, prediction)
         numbers = [index, prediction.attempts, *(step.attempts for step in prediction.steps)]
+        if self._under_way.get(index) == numbers:
+            return
+        self._under_way[index] = numbers
         with contextlib.suppress(OSError, ValueError):  # full, or closed: the totals may lack the row
             self._file.write(f"{numbers}\n".encode())  # a list of whole numbers is spelled as in JSON
 
-    def restored(self, index: int, prediction: Prediction) -> Prediction:
-        """Return a prediction that the journal or the cache had with the calls that an earlier session made for it."""
-        earlier = self._earlier.get(index)
-        if prediction.attempts or earlier is None:
+    def finished(self, index: int, prediction: Prediction) -> Prediction:
+        """Note the calls of a row that nobody noted on the way; return it with those of an earlier session."""
+        self.add(index, prediction)
+        self._under_way.pop(index, None)
+        return self._restored(index, prediction)
+
+    def _restored(self, index: int, prediction: Prediction) -> Prediction:
+        """Return a prediction with the calls that an earlier session made for what the journal or the cache had."""
+        if index not in self._earlier:
             return prediction
-        own, *of_steps = earlier
-        steps = prediction.steps
-        if steps and len(steps) == len(of_steps):
-            steps = tuple(replace(step, attempts=n) for step, n in zip(steps, of_steps, strict=True))
-        return replace(prediction, attempts=own, steps=steps)
+        own, *of_steps = self._earlier[index]
+        steps = tuple(
+            replace(step, attempts=step.attempts or calls)
+            for step, calls in zip(prediction.steps, chain(of_steps, repeat(0)), strict=False)
+        )
+        attempts = sum(step.attempts for step in steps) if steps else prediction.attempts or own
+        return replace(prediction, attempts=attempts, steps=steps)
 
     def close(self) -> None:
         """Close the file."""

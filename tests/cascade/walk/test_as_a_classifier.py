@@ -17,7 +17,7 @@ from calibrant.adapters import ConfidenceAdapter
 from calibrant.calibration import PlattCalibrator
 from calibrant.cascade import Cascade
 from calibrant.cascade._methods import METHODS
-from calibrant.core import Example, Limits, Outcome, Prediction, ProviderError, Query, Stop
+from calibrant.core import CalibrantError, Example, Limits, Outcome, Prediction, ProviderError, Query, Stop
 from calibrant.evaluation import BatchEvaluator
 from calibrant.inference import Classifier
 from calibrant.store import PredictionCache
@@ -463,3 +463,20 @@ def test_a_stopped_batch_goes_on_where_it_was(build: Build, tmp_path: Path) -> N
     assert [(line["label"], line["confidence"]) for line in lines] == [
         (row.label, row.confidence) for row in serial
     ]
+
+
+def test_a_row_that_was_cut_off_keeps_the_call_of_its_first_model(build: Build, tmp_path: Path) -> None:
+    """The totals of a run that goes on have every call, that of a row whose second model ended the run, too."""
+
+    def ends(_text: str) -> tuple[str, float]:
+        raise CalibrantError("cut off")
+
+    cut_off = build(unsure, ends)
+    with pytest.raises(CalibrantError, match="cut off"):
+        BatchEvaluator(cut_off.cascade, concurrency=1).evaluate(ROWS, out=tmp_path / "run")
+    built = build(unsure, sure)
+    found = BatchEvaluator(built.cascade).evaluate(ROWS, out=tmp_path / "run").metrics
+    assert cut_off.calls[0] + built.calls[0] == 30
+    assert found.cascade is not None
+    assert [model.calls for model in found.cascade.models] == [30, 20]
+    assert found.calls == 50
