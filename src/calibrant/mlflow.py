@@ -231,6 +231,9 @@ class _Served:
         texts = [str(text) for text in model_input[TEXT]]
         predictions = self._classifier.classify_many(texts)
         decisions = self._tuned.decide_many(predictions)
+        warning = self._tuned.model_warning(one.model for one in predictions)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=2)
         return pd.DataFrame(
             {
                 "label": [one.label for one in predictions],

@@ -285,12 +285,15 @@ def test_answers_of_a_version_the_promise_was_not_measured_on_are_named(
         versions.of_topic["ship"] = "any-2026-09"
         other = done(run(source, data, "--out", tmp_path / "other", "--no-cache"))
         accepted = done(run(source, data, "--out", tmp_path / "accepted", "--no-cache", "--accept-drift"))
+        one_text = done(command("classify")(source, "--text", labelled[160]["input"], "--json"))
     assert "promise" not in same.stderr
     assert "decisions: accepted 80 (by the certified threshold" in same.stdout
     assert "decisions: accepted 40, review 40 (by the certified threshold" in mixed.stdout
     assert ": accuracy of at least 0.8 with probability" in mixed.stdout
     assert "decisions: review 80 (as their model answered no row of the certificate)" in other.stdout
-    assert "none of its answers is accepted; --accept-drift" in other.stderr
+    assert "Until then its answers are for review. --accept-drift accepts them." in other.stderr
+    assert json.loads(one_text.stdout)["decision"] == "review"
+    assert "any-2026-09 answered, but any-2026-01" in one_text.stderr
     assert "which promises nothing of these rows" in accepted.stdout
     assert "decisions: accepted 80" in accepted.stdout
     assert "with probability" not in accepted.stdout
@@ -298,3 +301,15 @@ def test_answers_of_a_version_the_promise_was_not_measured_on_are_named(
         f"any-2026-09 answered, but any-2026-01 the labelled rows of {source}: its promise was measured on the latter."
         in other.stderr
     )
+
+
+def test_rows_of_a_certificate_that_cannot_be_read_are_an_error(source: Path, tmp_path: Path) -> None:
+    """As it is not known which model answered them, a text of such a run is not accepted, and not decided on."""
+    done(command("calibrate")(source, "--target-accuracy", 0.5, "--out", source))
+    path = source / "predictions.jsonl"
+    first, *others = path.read_text().splitlines(keepends=True)
+    path.write_text(first + "no row\n" * len(others))
+    result = run(source, write_rows(tmp_path / "new.jsonl", rows(3, "ship")), "--out", tmp_path / "labels")
+    assert result.exit_code == 2
+    assert "predictions.jsonl:2: expected the line of a row" in result.stderr
+    assert not (tmp_path / "labels" / "labels.jsonl").exists()

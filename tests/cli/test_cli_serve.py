@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from command_line import command, json_of
+from calibrant.testing import fake_response
+from command_line import command, done, json_of, unlike_animals
 from fault_server import FaultServer
 from packed import packed
 from processes import processes
@@ -154,6 +155,40 @@ def test_answers_enter_the_history_of_the_runs(start: Start, folder: Path, tmp_p
     assert found == {"animals": 30, "animals/confidence": 33}
 
 
+def test_answers_of_an_unmeasured_version_are_accepted_on_request(tmp_path: Path) -> None:
+    """Once the model behind a certificate moved, its answers are for review; --accept-drift accepts them."""
+    version = "any-2026-01"
+
+    def answer(*_: str) -> dict[str, Any]:
+        return fake_response("cat", ["cat", "dog"], {"cat": 0.9, "dog": 0.1}) | {"model": version}
+
+    decisions = {}
+    with FaultServer(["cat", "dog"], answer) as server, processes() as begin:
+        packed(tmp_path, [row | {"answer": "cat"} for row in unlike_animals(60)], server=server)
+        done(command("calibrate")(tmp_path / "run", "--target-accuracy", 0.8, "--out", tmp_path / "run"))
+        export = (tmp_path / "run", "--task", tmp_path / "task.toml", "--out", tmp_path / "certified")
+        done(command("export")(*export))
+        version = "any-2026-09"
+        for option in ((), ("--accept-drift",)):
+            command_line = [*COMMAND, str(tmp_path / "certified"), "--port", "0", "--json", "--notice", "0"]
+            process, line = begin(*command_line, *option, stderr=subprocess.PIPE)
+            _, reply = ask(json.loads(line)["url"], "a cat")
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=SECONDS)
+            decisions[option] = reply["results"][0]["decision"]
+            assert "any-2026-09 answered, but any-2026-01 the labelled rows" in err
+    assert decisions == {(): "review", ("--accept-drift",): "accepted"}
+
+
+@pytest.mark.parametrize("name", ["serve", "mcp"])
+@pytest.mark.parametrize("option", ["--accept-drift", "--accept-suggested"])
+def test_a_task_file_accepts_nothing(folder: Path, name: str, option: str) -> None:
+    """Options on what is accepted are refused with a task file, which has no thresholds."""
+    result = command(name)(folder.parent / "task.toml", option)
+    assert result.exit_code == 2
+    assert "with a bundle or a run, got a task file" in " ".join(result.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -168,6 +203,6 @@ def test_answers_enter_the_history_of_the_runs(start: Start, folder: Path, tmp_p
 )
 def test_bad_settings_end_it_at_once(folder: Path, options: list[str], told: str) -> None:
     """Bad settings exit with 2, and nothing is printed to standard output."""
-    done = command("serve")(folder, *options)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert told in done.stderr
+    result = command("serve")(folder, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr

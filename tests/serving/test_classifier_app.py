@@ -301,15 +301,18 @@ def test_provider_messages_are_logged_on_request(
 def test_a_version_that_was_not_measured_is_logged_once(
     serve: Any, bundle: Tuned, logged: io.StringIO
 ) -> None:
-    """The first answer of another model than the bundle's rows had is a warning, and later ones are none."""
+    """The first answer of another model than the bundle's rows had is a warning; all of them are for review."""
     answers = {
         "same": Prediction(label="cat", confidence=0.9, model=bundle.history.models[0]),
         "lost": Prediction(label=None, outcome=Outcome.ERROR),
         "other": Prediction(label="cat", confidence=0.9, model="animal-2026-09"),
     }
+    thresholds = {**bundle.thresholds, "certified": {"threshold": 0.35}, "certification": {}}
+    bundle = replace(bundle, thresholds=thresholds)
     running = serve(app(bundle, Held(held=False, answer=answers.__getitem__)))
-    for text in ("same", "lost", "other", "other"):
-        ask(running, {"text": text})
+    replies = [ask(running, {"text": text}) for text in ("same", "lost", "other", "other")]
+    decisions = [json.loads(reply.body)["results"][0]["decision"] for reply in replies]
+    assert decisions == ["accepted", "review", "review", "review"]
     running.ask(path="/healthz", method="GET")  # by then the others are logged
     lines = [json.loads(line) for line in logged.getvalue().splitlines()]
     (told,) = (own["event"] for own in lines if own["level"] == "warning")

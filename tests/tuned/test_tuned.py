@@ -423,6 +423,31 @@ def test_without_a_certificate_nothing_is_accepted(evaluated: Path, tmp_path: Pa
     assert bundle.accepting_suggested().decide(prediction(1.0)).accepted is True
 
 
+@pytest.mark.parametrize(("model", "accepted"), [("own", True), (None, True), ("other", False)])
+def test_a_certificate_accepts_answers_of_the_models_it_was_measured_on(
+    evaluated: Path, model: str | None, *, accepted: bool
+) -> None:
+    """An answer of another model is for review, unless drift is accepted or the caller gives a threshold."""
+    run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.5)
+    tuned = Tuned.from_run(evaluated)
+    assert tuned.rule[1] is not None
+    named = tuned.history.models[0] if model == "own" else model
+    answer = replace(prediction(1.0), model=named)
+    assert tuned.decide(answer).accepted is accepted
+    assert tuned.decide(replace(answer, outcome=Outcome.ERROR)).accepted is False
+    assert tuned.decide(answer, threshold=0.5).accepted is True
+    assert tuned.accepting_drift().decide(answer).accepted is True
+    mixed = tuned.decide_many([replace(answer, model=tuned.history.models[0]), answer, prediction(0.0)])
+    assert [decision.accepted for decision in mixed] == [True, accepted, False]
+    warning = tuned.model_warning([named])
+    assert (warning is None) is accepted
+    if warning is not None:
+        assert warning.endswith("restore the model. Until then its answers are for review.")
+        assert tuned.accepting_drift().model_warning([named]) == warning.removesuffix(
+            " Until then its answers are for review."
+        )
+
+
 def prediction(
     confidence: float | None, *, outcome: Outcome = Outcome.OK, accepted: bool | None = None
 ) -> Prediction:

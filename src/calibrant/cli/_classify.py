@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibrant.cli._options import FAILED, discard_output
 from calibrant.cli._prompted import source_of
+from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import Outcome, Prediction
 from calibrant.core._rows import Example, TextWithContext, read_texts
@@ -105,6 +106,10 @@ def print_predictions(
     except BrokenPipeError:  # the reader is gone, as `head` goes: no further text need be paid for
         discard_output()
         return
+    if tuned is not None and tuned.rule[0] == "certified":
+        warning = tuned.model_warning(one.model for one in predictions)
+        if warning is not None:
+            say(f"warning: {warning}")
     useless = [one for one in predictions if one.outcome in {Outcome.ERROR, Outcome.UNPARSED}]
     if useless and len(useless) >= _NEARLY_ALL * len(predictions):
         raise SystemExit(FAILED)

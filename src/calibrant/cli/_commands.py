@@ -594,12 +594,15 @@ class Mcp:
         Most calls of the model at the same time.
     accept_suggested
         If no threshold is certified, accept answers from the suggested one on, without a guarantee.
+    accept_drift
+        Also accept answers of a model, or a version of it, that answered no row of the certificate.
     """
 
     source: Path = argument()
     port: Annotated[int | None, typer.Option(min=1, max=65535)] = None
     max_concurrency: int = 64
     accept_suggested: bool = False
+    accept_drift: bool = False
     option: list[str] | None = None
 
 
@@ -639,6 +642,8 @@ class Serve:
         Also log texts and labels.
     accept_suggested
         If no threshold is certified, accept answers from the suggested one on, without a guarantee.
+    accept_drift
+        Also accept answers of a model, or a version of it, that answered no row of the certificate.
     as_json
         Print one JSON object, with the address, when ready.
     """
@@ -658,6 +663,7 @@ class Serve:
     notice: Annotated[float, typer.Option(min=0, max=3600)] = 1.0
     log_texts: bool = False
     accept_suggested: bool = False
+    accept_drift: bool = False
     option: list[str] | None = None
     history: str | None = None
     account: str = "default"

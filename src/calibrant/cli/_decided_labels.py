@@ -126,7 +126,9 @@ class DecidedLabels:
 
             if job.accept_suggested:
                 tuned = tuned.accepting_suggested()
-            watch = HistoryWatch(tuned, accept_drift=job.accept_drift, counts_files=True)
+            if job.accept_drift:
+                tuned = tuned.accepting_drift()
+            watch = HistoryWatch(tuned, counts_files=True)
         elif job.accept_suggested:
             raise ConfigurationError(
                 "Expected a bundle or a run for --accept-suggested, got a task file, which has no thresholds: leave it "
@@ -228,9 +230,7 @@ class DecidedLabels:
             return
         rule, least = self._rule
         if rule == "certified" and least is not None and not self.job.accept_drift:
-            say(
-                f"warning: {warning} Until then none of its answers is accepted; --accept-drift accepts them."
-            )
+            say(f"warning: {warning} --accept-drift accepts them.")
         elif self.file.written.decisions.get("accepted"):
             say(f"warning: {warning}")
 

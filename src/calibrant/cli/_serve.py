@@ -96,6 +96,7 @@ def _model_alone(options: Serve) -> Classifier:
     given = {
         "--history": options.history,
         "--accept-suggested": options.accept_suggested,
+        "--accept-drift": options.accept_drift,
         "--only-task": options.only_task,
     }
     needless = [name for name, value in given.items() if value]
@@ -145,11 +146,13 @@ def _opened(source: Path, options: Serve | Mcp) -> tuple[Tuned, BasePredictor]:
     given = dict(map(parse_option, options.option or ()))
     if isinstance(found, Tuned):
         tuned = found.accepting_suggested() if options.accept_suggested else found
+        if options.accept_drift:
+            tuned = tuned.accepting_drift()
         return tuned, open_tuned(tuned, options=given, limits=limits)
-    if given or options.accept_suggested:
+    if given or options.accept_suggested or options.accept_drift:
         raise ConfigurationError(
-            "Expected --option and --accept-suggested with a bundle or a run, got a task file: set options under "
-            "[model] there; it has no thresholds."
+            "Expected --option, --accept-suggested and --accept-drift with a bundle or a run, got a task file: set "
+            "options under [model] there; it has no thresholds."
         )
     classifier = open_classifier(found, limits=limits)
     tuned = Tuned(tasks=(RecordedTask(task=found),), fingerprint=classifier.fingerprint())

@@ -289,9 +289,7 @@ class HistoryWatch:
     Parameters
     ----------
     tuned : Tuned
-        Decides.
-    accept_drift : bool, default False
-        True to accept answers of rows that are unlike the history, too.
+        Decides. With its `accept_drift`, answers of rows that are unlike the history are accepted, too.
     counts_files : bool, default False
         True to count the files compared with the history in a ledger; else each is the first.
 
@@ -305,28 +303,20 @@ class HistoryWatch:
         Why these rows are missing in the ledger; else empty.
     """
 
-    def __init__(self, tuned: Tuned, *, accept_drift: bool = False, counts_files: bool = False) -> None:
+    def __init__(self, tuned: Tuned, *, counts_files: bool = False) -> None:
         self.reviews_all = False
         self.damage = ""
         self.unwritten = ""
-        self._accept_drift = accept_drift
         self._tuned = tuned
         self._counts_files = counts_files
         self._seen = _Seen()
         self._found: HistoryDrift | None = None
-        self._unmeasured: Sequence[str] = ()
-        self._decided = False
 
     def decide_many(self, predictions: Sequence[Prediction]) -> Sequence[Decision]:
         """Return the decisions of `Tuned.decide_many`, and remember the predictions."""
         decisions = self._tuned.decide_many(predictions)
-        if self._decided:  # the same rows once more
-            return [
-                replace(decision, accepted=decision.accepted and False)
-                if self.reviews_all or prediction.model in self._unmeasured
-                else decision
-                for decision, prediction in zip(decisions, predictions, strict=True)
-            ]
+        if self.reviews_all:  # the same rows once more
+            return [replace(decision, accepted=decision.accepted and False) for decision in decisions]
         self._found = None
         self._seen.add(predictions, self._tuned)
         return decisions
@@ -335,20 +325,16 @@ class HistoryWatch:
         """Return True if all rows are to be decided on once more: they drifted, and none of them is accepted now.
 
         A certificate holds for rows like those it was found on, and no rule of this source has been tried on others.
-        Rows are not accepted either where the ledger cannot be read: what was compared before is not known. Of rows
-        that are alike, those are not whose model, or version of it, answered none of the certificate's.
+        Rows are not accepted either where the ledger cannot be read: what was compared before is not known.
         """
-        if self._decided or self._accept_drift:
+        if self.reviews_all or self._tuned.accept_drift:
             return False
         try:
             found = self.drift()
         except CalibrantError:  # whoever asks for the drift later is told
             return False
         self.reviews_all = bool(self.damage) or (found is not None and found.has_drifted)
-        if self._tuned.rule[0] == "certified":
-            self._unmeasured = self._tuned.unmeasured(self._seen.models)
-        self._decided = self.reviews_all or bool(self._unmeasured)
-        return self._decided
+        return self.reviews_all
 
     def model_warning(self) -> str | None:
         """Return `Tuned.model_warning` of all models that answered so far."""

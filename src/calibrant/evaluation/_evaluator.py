@@ -293,7 +293,7 @@ class BatchEvaluator:
         file_format : {"csv", "jsonl", "parquet"}, optional
             By default that of the input.
         decide : callable, optional
-            Returns the decisions on predictions, such as `calibrant.assembly.Bundle.decide_many`.
+            Returns the decisions on predictions, such as `calibrant.tuned.Tuned.decide_many`.
         distribution : bool, default False
             True to write the probabilities of all labels, too.
 

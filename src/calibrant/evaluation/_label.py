@@ -63,7 +63,7 @@ _MAX_TEXT: Final = 32_767  # characters of a cell
 
 
 class DecidedPrediction(Protocol):
-    """Decision on a prediction; `calibrant.assembly.Decision` is one."""
+    """Decision on a prediction; `calibrant.tuned.Decision` is one."""
 
     @property
     def name(self) -> str | None:

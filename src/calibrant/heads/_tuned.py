@@ -452,6 +452,8 @@ class Tuned:
         SHA-256 of the folder, 64 hexadecimal digits; None if it was not read from one.
     accept_suggested : bool, default False
         True to accept by the suggested threshold, which promises nothing; see `accepting_suggested`.
+    accept_drift : bool, default False
+        True to accept answers of models that are `unmeasured`, too; see `accepting_drift`.
 
     Examples
     --------
@@ -490,6 +492,7 @@ class Tuned:
     calibrant: str = dataclasses.field(default_factory=lambda: metadata.version("calibrant"))
     digest: str | None = None
     accept_suggested: bool = False
+    accept_drift: bool = False
 
     @property
     def task(self) -> Task:
@@ -693,25 +696,32 @@ class Tuned:
             router_state=router_state,
         )
 
-    def unmeasured(self, models: Iterable[str]) -> list[str]:
+    def unmeasured(self, models: Iterable[str | None]) -> list[str]:
         """Return the models, or versions of one, that answered no measured row; none if it is not known which did.
 
         Parameters
         ----------
-        models : iterable of str
-            Models that answered later rows, as `Prediction.model` names them.
+        models : iterable of (str or None)
+            Models that answered later rows, as `Prediction.model` names them; None is no model.
         """
         measured = self.history.models
-        return sorted(set(models).difference(measured)) if measured else []
+        if not measured:
+            return []
+        return sorted({model for model in models if model is not None and model not in measured})
 
-    def model_warning(self, models: Iterable[str]) -> str | None:
+    def model_warning(self, models: Iterable[str | None]) -> str | None:
         """Return a warning of the models that are `unmeasured`; None if there are none."""
         new = self.unmeasured(models)
         if not new:
             return None
+        rule, least = self.rule
+        is_certified = rule == "certified" and least is not None
+        measured = "promise was" if is_certified else "figures were"
+        reviews = is_certified and not self.accept_drift
         return (
             f"{', '.join(new)} answered, but {', '.join(self.history.models)} the labelled rows of {self.place}: its "
-            "promise was measured on the latter. Evaluate and calibrate again, or restore the model."
+            f"{measured} measured on the latter. Evaluate and calibrate again, or restore the model."
+            f"{' Until then its answers are for review.' if reviews else ''}"
         )
 
     def accepting_suggested(self) -> Tuned:
@@ -731,6 +741,10 @@ class Tuned:
             )
         return found
 
+    def accepting_drift(self) -> Tuned:
+        """Return the value that accepts answers of `unmeasured` models, too, of which nothing is promised."""
+        return replace(self, accept_drift=True)
+
     def calibrated(self, prediction: Prediction) -> float | None:
         """Return the calibrated confidence of a prediction, in [0, 1]; None without a confidence."""
         return self._calibrate([prediction.confidence], [prediction.label])[0]
@@ -740,7 +754,8 @@ class Tuned:
 
         With a calibrator, the calibrated confidence decides: a threshold that is given is compared with it, and a
         suggested one is calibrated, too, as an answer of the same label would be. A certified threshold is compared
-        with the confidence as given, which its guarantee is about.
+        with the confidence as given, which its guarantee is about; an answer of a model that is `unmeasured` is
+        for review then, unless `accept_drift` is True.
 
         Parameters
         ----------
@@ -753,6 +768,8 @@ class Tuned:
         ------
         ConfigurationError
             The threshold is out of range.
+        DataError
+            The rows of a run with a certificate cannot be read, so that it is not known which models answered them.
         """
         return self.decide_many([prediction], threshold=threshold)[0]
 
@@ -770,9 +787,16 @@ class Tuned:
         lowest: list[float | None] = [least] * len(labels)
         if rule == "suggested":  # calibrated, as an answer of the same label would be
             lowest = self._calibrate(lowest, labels)
-        return [
+        decisions = [
             self._decision(*values, rule=rule, least=least)
             for values in zip(predictions, calibrated, lowest, strict=True)
+        ]
+        if rule != "certified" or self.accept_drift or not any(one.accepted for one in decisions):
+            return decisions
+        new_models = self.unmeasured(one.model for one in predictions)
+        return [
+            replace(decision, accepted=False) if prediction.model in new_models else decision
+            for decision, prediction in zip(decisions, predictions, strict=True)
         ]
 
     def _calibrate(

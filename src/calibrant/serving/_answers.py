@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import logging
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
 
 from fastapi import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,8 +12,9 @@ from pydantic_core import from_json
 
 from calibrant.core._prediction import JsonObject, Outcome, Part, Prediction
 from calibrant.core._reported import counted
-from calibrant.heads._tuned import Decision
+from calibrant.heads._tuned import Decision, Tuned
 
+_LOG: Final = logging.getLogger("calibrant.service")
 _FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'
 
@@ -161,3 +164,26 @@ def parse_request(body: bytes, most_texts: int) -> list[str]:
             422, f"Expected at most {counted(most_texts, 'text')}, got {len(texts):,}: send several requests."
         )
     return texts
+
+
+class ModelWatch:
+    """Logs once that a model answers which no row was measured on.
+
+    Parameters
+    ----------
+    tuned : Tuned
+        Knows which models answered the measured rows.
+    """
+
+    def __init__(self, tuned: Tuned) -> None:
+        self._tuned = tuned
+        self._has_warned = False
+
+    def look_at(self, predictions: Sequence[Prediction]) -> None:
+        """Log `Tuned.model_warning` of the models that answered, at its first."""
+        if self._has_warned:
+            return
+        warning = self._tuned.model_warning(found.model for found in predictions)
+        if warning is not None:
+            self._has_warned = True
+            _LOG.warning("%s", warning)

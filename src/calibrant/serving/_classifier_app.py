@@ -35,6 +35,7 @@ from calibrant.metrics._validation import check_count, check_number
 from calibrant.serving._answers import (
     Answers,
     Failure,
+    ModelWatch,
     Refusal,
     answer_record,
     parse_request,
@@ -361,7 +362,7 @@ class _Service:
         self._settings = settings
         self._keys = [_digest(key) for key in settings.api_keys]
         self._rows_in_flight = 0
-        self._warned_of_models = False
+        self._model_watch = None if tuned is None else ModelWatch(tuned)
         self._waiting: set[RetryCancelScope] = set()
 
     async def check_key(
@@ -543,7 +544,8 @@ class _Service:
             self.metrics.count(prediction, decision)
             outcomes[prediction.outcome.value] += 1
             decisions.append(decision)
-        self._warn_of_models(own)
+        if self._model_watch is not None:
+            self._model_watch.look_at(own)
         self._call_back(own)
         request.state.log_fields = {"texts": len(rows), "outcomes": dict(outcomes), "review": review}
         # By status: the provider's words may quote the text.
@@ -564,16 +566,6 @@ class _Service:
                 for (_, text), found in zip(rows, predictions, strict=True)
             ]
         return decisions
-
-    def _warn_of_models(self, predictions: Sequence[Prediction]) -> None:
-        """Log `Tuned.model_warning`, once."""
-        if self._tuned is None or self._warned_of_models:
-            return
-        models = {found.model for found in predictions if found.model is not None}
-        warning = self._tuned.model_warning(models)
-        if warning is not None:
-            self._warned_of_models = True
-            _LOG.warning("%s", warning)
 
     def _call_back(self, predictions: list[Prediction]) -> None:
         """Call the predictions callback; its errors are logged and never fail a request."""

@@ -15,7 +15,7 @@ from calibrant.core._errors import CalibrantError
 from calibrant.core._predictor import Predictor
 from calibrant.heads._tuned import Tuned
 from calibrant.inference._base import ask_async
-from calibrant.serving._answers import Answer, Answers, answer_record
+from calibrant.serving._answers import Answer, Answers, ModelWatch, answer_record
 
 _LOG: Final = logging.getLogger("calibrant.service")
 _MOST_TEXTS: Final = 128
@@ -68,6 +68,8 @@ def create_mcp_server(tuned: Tuned, classifier: Predictor) -> MCPServer:
         tuned.name, instructions=_instructions(tuned), version=tuned.calibrant, log_level="WARNING"
     )
 
+    model_watch = ModelWatch(tuned)
+
     async def answers(texts: Sequence[str]) -> list[Answer]:
         try:
             predictions = await ask_async(classifier, [classifier.query(text) for text in texts])
@@ -76,6 +78,7 @@ def create_mcp_server(tuned: Tuned, classifier: Predictor) -> MCPServer:
             _LOG.warning("A call of the model failed", extra={"fields": {"error": type(error).__name__}})
             raise ToolError("A call of the model failed: ask again later.") from error
         decisions = tuned.decide_many(predictions)
+        model_watch.look_at(predictions)
         pairs = zip(predictions, decisions, strict=True)
         return [Answer.model_validate(answer_record(*pair)) for pair in pairs]
 

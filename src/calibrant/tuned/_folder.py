@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -653,6 +654,9 @@ class BatchLabeller:
         tuned, predictor = self._open()
         predictions = predictor.classify_many([texts[place] for place in asked])
         answers: list[JsonObject] = [dict.fromkeys(ANSWER_COLUMNS) for _ in texts]
+        warning = tuned.model_warning(one.model for one in predictions)
+        if warning is not None:
+            warnings.warn(warning, stacklevel=2)
         decided = zip(asked, predictions, tuned.decide_many(predictions), strict=True)
         for place, prediction, decision in decided:
             answers[place].update(zip(ANSWER_COLUMNS, answer_of(prediction), strict=True))
