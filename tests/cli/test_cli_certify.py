@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,56 @@ def test_a_person_answers_in_a_file(tmp_path: Path) -> None:
     assert len(decided) == 120
     assert {row["decision"] for row in decided} == {"accepted", "answered", "review"}
     assert all(row["label"] == truth(f"odd {row}") for row in decided if row["label"] == "dog")
+
+
+def mixed(tmp_path: Path) -> Path:
+    """Write predictions whose wrong ones are rare among the surest, and come at odd places."""
+    drawn = random.Random(5)
+    rows = []
+    for place in range(600):
+        confidence = drawn.uniform(0.4, 1.0)
+        is_right = drawn.random() < confidence**0.6
+        row = {"input": f"{'even' if is_right else 'odd'} text {place}", "label": "cat"}
+        rows.append(row | {"answer": None, "confidence": confidence})
+    return write_rows(tmp_path / "mixed.jsonl", rows)
+
+
+@pytest.mark.parametrize("budget", [60, 100])
+def test_a_person_is_never_asked_for_more_than_the_budget(tmp_path: Path, budget: int) -> None:
+    """Rows of a round that a wrong answer made needless count, too, and the reason says how many counted."""
+    answers, out = tmp_path / "answers.csv", tmp_path / "out"
+    words = (mixed(tmp_path), *TARGET, "--budget", budget, "--ask", answers, "--out", out)
+    last = done(run(*words))
+    while fill(answers):
+        last = done(run(*words))
+    found = json.loads((out / "certificate.json").read_text())
+    assert (found["certified"], found["labels_given"], found["waiting"]) == (True, budget, 0)
+    assert found["labels_used"] < budget
+    given = f"{budget} labels are given, {found['labels_used']} of them of rows that the promise came to; "
+    left = f"What is left of {budget} labels could not show more."
+    assert f"Why not more: {given if budget == 60 else left}" in last.stdout
+    more = done(run(*words, "--budget", budget + 200))
+    assert f"20 rows wait in {answers}" in more.stdout
+
+
+def test_columns_of_whoever_answers_are_kept(tmp_path: Path) -> None:
+    """A column that a person adds is in the file of the next round, empty for its new rows."""
+    answers = tmp_path / "answers.csv"
+    words = (predictions(tmp_path), *TARGET, "--budget", "70", "--ask", answers, "--out", tmp_path / "out")
+    done(run(*words))
+    fill(answers)
+    with answers.open(newline="") as file:
+        first = [row | {"by": "Ann, again", "answer": row["answer"]} for row in csv.DictReader(file)]
+    with answers.open("w", newline="") as file:
+        writer = csv.DictWriter(file, first[0])
+        writer.writeheader()
+        writer.writerows(first)
+    done(run(*words))
+    with answers.open(newline="") as file:
+        second = list(csv.DictReader(file))
+    assert second[: len(first)] == first
+    assert len(second) == len(first) + 20
+    assert {row["by"] for row in second[len(first) :]} == {""}
 
 
 def test_a_command_is_asked_once_for_each_row(tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ def test_without_a_threshold_nothing_is_decided(serve: Any, bundle: Tuned) -> No
         (b"[]", 422),
         (b"{}", 422),
         ({"text": ""}, 422),
+        ({"text": " \n"}, 422),
+        ({"texts": ["a", "\u3000"]}, 422),
         ({"text": "a", "texts": ["a"]}, 422),
         ({"text": "a", "more": 1}, 422),
         ({"texts": []}, 422),

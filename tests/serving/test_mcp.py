@@ -143,7 +143,8 @@ def test_instructions_tell_the_promise(pets: tuple[Tuned, Classifier]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{}, {"text": ""}, {"text": 7}, {"texts": []}, {"texts": ["a"] * 129}, {"texts": [""]}]
+    "arguments",
+    [{}, {"text": ""}, {"text": 7}, {"texts": []}, {"texts": ["a"] * 129}, {"texts": [""]}, {"text": " \n"}],
 )
 def test_wrong_arguments_are_refused(pets: tuple[Tuned, Classifier], arguments: dict[str, Any]) -> None:
     """No model is asked about them."""

@@ -121,6 +121,17 @@ def test_a_question_of_the_task_gets_the_tuned_prediction(serve: Any, bundle: Tu
     }
 
 
+@pytest.mark.parametrize("state", ["", " \n"])
+def test_an_answer_to_no_text_is_for_review(serve: Any, bundle: Tuned, state: str) -> None:
+    """Nothing was measured of a blank text: its answer is not accepted on either wire, whatever its confidence."""
+    running = serve(app(with_threshold(bundle, 0.7), Held(held=False, answer=lambda _: CAT)))
+    question = {"type": "choice", "criteria": {"dog": None, "cat": None}}
+    assert system_one(running, {"q": question}, state=state)["answers"]["q"]["x_decision"] == "review"
+    levels = {"type": "score", "instructions": "?", "levels": [{"label": "cat"}, {"label": "dog"}]}
+    found = running.ask({"model": "m", "input": state, "questions": [levels]}, path=OA, **JSON)
+    assert found.headers["x-calibrant-decision"] == "review"
+
+
 def test_a_calibrator_that_corrects_nothing_calibrates_nothing(serve: Any, bundle: Tuned) -> None:
     """Where no calibrator was better than none, answers are not called calibrated."""
     unchanged = IdentityCalibrator().fit([0.8] * 4, [1, 1, 1, 0])

@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -48,8 +48,8 @@ LabelSource: TypeAlias = Callable[[str], str]
 class AnswerFile:
     """File of the rows that are asked about: CSV with the columns index, text, label and answer, or Label Studio tasks.
 
-    Tasks are in a file in ``.json``, and the project's labelling config is beside it in ``.xml``; what else an export
-    says of a task is kept.
+    Tasks are in a file in ``.json``, and the project's labelling config is beside it in ``.xml``. Further columns, and
+    what else an export says of a task, are kept.
 
     Attributes
     ----------
@@ -65,6 +65,9 @@ class AnswerFile:
     # So that no line is encoded twice.
     _lines: dict[tuple[int, str], str] = field(default_factory=dict, repr=False)
     _tasks: dict[int, _Task] = field(default_factory=dict, repr=False)
+    _further: dict[int, Mapping[str, Any]] = field(
+        default_factory=dict, repr=False
+    )  # columns of whoever answers
 
     @classmethod
     def read(cls, path: Path, rows: SavedRows) -> AnswerFile:
@@ -101,7 +104,9 @@ class AnswerFile:
                 )
             texts[place] = line, str(values.get("text") or "")
             found.answers[place] = answer
-            if task is not None:
+            if task is None:
+                found._further[place] = {name: values[name] for name in values if name not in _COLUMNS}
+            else:
                 found._tasks[place] = task
         saved = found.texts_of(list(texts), rows)
         for place, (line, written) in texts.items():
@@ -127,11 +132,13 @@ class AnswerFile:
         """Return the content of a CSV file of the answers; rows are encoded when they are first in it."""
         added = [one for one in self.answers.items() if one not in self._lines]
         texts = self.texts_of([place for place, _ in added], rows)
+        columns = dict.fromkeys(name for values in self._further.values() for name in values)
         for place, answer in added:
             values = (int(rows.index[place]), texts[place], rows.labels[place], answer)
-            self._lines[place, answer] = csv_line(values)
+            further = self._further.get(place, {})
+            self._lines[place, answer] = csv_line([*values, *(further.get(name) for name in columns)])
         lines = (self._lines[one] for one in self.answers.items())
-        return "".join([csv_line(_COLUMNS), *lines])
+        return "".join([csv_line([*_COLUMNS, *columns]), *lines])
 
     def _write_tasks(self, rows: SavedRows) -> None:
         seen = {label for label in rows.labels if label is not None}
@@ -376,11 +383,7 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
     """
     promise = RowsPromise(rows=rows, target=target, delta=delta, metric=metric, budget=budget, label=label)
     if answer is None:
-        wanted = promise.wanted(file.answers)
-        if wanted:
-            file.answers |= dict.fromkeys(wanted, "")
-            file.write(rows)
-        return promise.found(file.answers)
+        return _asked_of_a_person(promise, file)
 
     def is_right(place: int) -> bool:
         if not file.answers.get(place):
@@ -389,6 +392,30 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
 
     promise.certificate(is_right)
     return promise.found(file.answers)
+
+
+def _asked_of_a_person(promise: RowsPromise, file: AnswerFile) -> AskedRows:
+    """Add the rows of the next round to the file, and return the promise that its answers bear.
+
+    A round is drawn as if all its answers were right. After a wrong one, other rows may come next, and some that were
+    answered count for nothing; they count for the budget all the same.
+    """
+    asked = set(file.answers).intersection(promise.places.tolist())
+    new = [place for place in promise.wanted(file.answers) if place not in asked]
+    new = new[: max(promise.budget - len(asked), 0)]
+    if new:
+        file.answers |= dict.fromkeys(new, "")
+        file.write(promise.rows)
+    found = promise.found(file.answers)
+    certificate = found.certificate
+    if found.waiting or not certificate.labels_missing:
+        return found
+    came_to = (
+        f"{counted(len(asked), 'label is', 'labels are')} given, {certificate.labels_used:,} of them of rows"
+    )
+    more = counted(certificate.labels_missing, "further one", "further ones")
+    reason = f"{came_to} that the promise came to; {more} could accept more."
+    return replace(found, certificate=replace(certificate, reason=reason))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

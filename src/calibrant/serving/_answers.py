@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from fastapi import HTTPException
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import from_json
 
 from calibrant.core._prediction import JsonObject, Outcome, Part, Prediction
@@ -19,7 +19,7 @@ _FAILED = "The call of the model failed: ask again later."
 _SHAPE = 'Expected {"text": "..."} or {"texts": ["...", ...]}'
 
 
-_Text = Annotated[str, Field(min_length=1)]
+_Text = Annotated[str, StringConstraints(min_length=1, pattern=r"\S")]
 
 
 class _OneText(BaseModel):
@@ -158,7 +158,8 @@ def parse_request(body: bytes, most_texts: int) -> list[str]:
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"]))[:40] or "the body"
-        raise HTTPException(422, f"{_SHAPE}, got {place} otherwise: {problem['msg']}.") from None
+        message = "It holds no text" if problem["type"] == "string_pattern_mismatch" else problem["msg"]
+        raise HTTPException(422, f"{_SHAPE}, got {place} otherwise: {message}.") from None
     if len(texts) > most_texts:
         raise HTTPException(
             422, f"Expected at most {counted(most_texts, 'text')}, got {len(texts):,}: send several requests."

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -535,10 +535,12 @@ class _Service:
         own: list[Prediction] = []
         outcomes = Counter[str]()
         review = 0
-        for (predictor, _), prediction in zip(rows, predictions, strict=True):
+        for (predictor, text), prediction in zip(rows, predictions, strict=True):
             decision = None
             if self._tuned is not None and predictor is self._predictor:
                 decision = self._tuned.decide(prediction)
+                if not text.strip():  # no text was ever measured
+                    decision = replace(decision, accepted=decision.accepted and False)
                 own.append(prediction)
                 review += decision.name == "review"
             self.metrics.count(prediction, decision)

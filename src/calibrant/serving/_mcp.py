@@ -23,7 +23,7 @@ _LISTED_LABELS: Final = 50
 # An agent may call them without asking anybody: they change nothing. A hosted model may answer otherwise tomorrow.
 _HINTS: Final = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True)
 
-_Text = Annotated[str, Field(min_length=1, description="The text to classify.")]
+_Text = Annotated[str, Field(min_length=1, pattern=r"\S", description="The text to classify.")]
 _Texts = Annotated[
     list[_Text], Field(min_length=1, max_length=_MOST_TEXTS, description="The texts, in order.")
 ]
