@@ -525,3 +525,16 @@ def test_fresh_rows_need_a_target_and_a_place(evaluated: Path, server: FaultServ
     )
     assert "Expected --fresh-test without --head" in message
     assert sum(server.counts.values()) == before
+
+
+@pytest.mark.parametrize(("start", "known"), [(50, "10%"), (0, "60%"), (55, None)])
+def test_an_evaluation_on_rows_that_a_run_knows_is_warned_of(
+    evaluated: Path, tmp_path: Path, start: int, known: str | None
+) -> None:
+    """The numbers may flatter the run; they are printed all the same, and one known row in twenty is no reason."""
+    file = write_rows(tmp_path / "rows.jsonl", unlike_animals(100, start=start))
+    result = done(command("evaluate")(evaluated, "--file", file, "--out", tmp_path / "again"))
+    assert "accuracy, all rows" in result.stdout
+    warning = f"warning: {evaluated} knows {known} of these rows: it learned from them"
+    assert (warning in result.stderr) is (known is not None)
+    assert ("knows" in result.stderr) is (known is not None)

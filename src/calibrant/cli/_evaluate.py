@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _STATUS: Final = re.compile(r"\b4\d\d\b")
 _PASSING: Final = frozenset({408, 409, 425, 429})
 _ENGINES: Final = ("local", "ray")
+_MOST_COMPARED: Final = 10_000  # rows, with the texts that a classifier knows
 
 
 def evaluate(options: Evaluate) -> None:
@@ -64,6 +66,8 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     loaded = source.task
     check_gates(gates, loaded.labels)
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
+    if source.tuned is not None:
+        _warn_of_known_rows(rows, source.tuned)
     with contextlib.closing(source.open(limits=run_limits(loaded, options))) as opened:
         classifier = asked_as_before(opened, options.out)
         history = None
@@ -229,12 +233,27 @@ def answer_fresh_rows(path: Path, file: Path, *, out: Path) -> None:
 
 def _check_fresh(rows: evaluation.Dataset, tuned: Tuned) -> None:
     """Raise DataError if a classifier knows rows: its prompt or its head may owe something to them."""
-    share = tuned.known_texts.share_known(row.input for row in rows)
+    share = _share_known(rows, tuned)
     if share > MOST_KNOWN:
         raise DataError(
             f"{rows.source.path}: expected rows that {tuned.place} has not seen, but it knows {share:.0%} of them: "
             "its prompt or its head may owe something to their mistakes, so they certify nothing. Give other labelled "
             "rows."
+        )
+
+
+def _share_known(rows: evaluation.Dataset, tuned: Tuned) -> float:
+    """Return the share of rows that a classifier knows, in [0, 1], by the first ten thousand."""
+    return tuned.known_texts.share_known(row.input for row in islice(rows, _MOST_COMPARED))
+
+
+def _warn_of_known_rows(rows: evaluation.Dataset, tuned: Tuned) -> None:
+    """Print a warning of rows that a classifier knows, unless so few are known as may be there twice by chance."""
+    share = _share_known(rows, tuned)
+    if share > MOST_KNOWN:
+        say(
+            f"warning: {tuned.place} knows {share:.0%} of these rows: it learned from them, was chosen by them, or was "
+            "certified on them, so that the numbers may flatter it. Judge it on other rows."
         )
 
 
