@@ -118,6 +118,27 @@ def test_a_person_is_never_asked_for_more_than_the_budget(tmp_path: Path, budget
     assert f"20 rows wait in {answers}" in more.stdout
 
 
+def test_rows_that_wait_for_another_command_are_not_asked_for(tmp_path: Path) -> None:
+    """A budget too small is told although rows of an estimate wait in the file; those answered come free."""
+    answers, out = tmp_path / "answers.csv", tmp_path / "out"
+    words = (mixed(tmp_path), "--ask", answers, "--out", out)
+    done(command("estimate")(*words, "--budget", 100))
+    certifying = (*words, *TARGET)
+    small = done(run(*certifying, "--budget", 20))
+    assert "Why not more: A promise of 0.9 with probability 0.9 takes at least 24 labels" in small.stdout
+    assert "run the same command again" not in small.stdout
+    fill(answers)
+    asked = done(run(*certifying, "--budget", 60)).stdout
+    assert f"20 rows wait in {answers}" in asked
+    while fill(answers):
+        asked = done(run(*certifying, "--budget", 60)).stdout
+    found = json.loads((out / "certificate.json").read_text())
+    assert found["certified"]
+    with answers.open(newline="") as file:
+        assert len(list(csv.DictReader(file))) <= 160
+    assert "run the same command again" not in asked
+
+
 def test_columns_of_whoever_answers_are_kept(tmp_path: Path) -> None:
     """A column that a person adds is in the file of the next round, empty for its new rows."""
     answers = tmp_path / "answers.csv"
@@ -191,10 +212,35 @@ def test_promises_asked_too_often_are_refused(tmp_path: Path) -> None:
     )
     for target in ("0.9", "0.85", "0.8", "0.75", "0.7"):
         assert json_of(run(*words, "--target", target))["certified"]
+    asked = tmp_path / "asked.txt"
+    asked.write_text("")
     refused = json_of(run(*words, "--target", "0.65"))
     assert (refused["certified"], refused["accepted"]) == (False, 0)
     assert "may be wrong with probability 0.5" in refused["reason"]
+    person = ("--ask", tmp_path / "person.csv", "--out", tmp_path / "by_person")
+    told = json_of(run(*words, *person, "--target", "0.65"))
+    assert (told["reason"], told["waiting"]) == (refused["reason"], 0)
+    assert not (tmp_path / "person.csv").exists()
+    assert asked.read_text() == "", "no label is paid for that a promise could not use"
     assert json_of(run(*words, "--target", "0.9"))["certified"]
+
+
+def test_rows_without_a_label_are_in_review(tmp_path: Path) -> None:
+    """They are counted apart, and have a line in the decisions."""
+    path = predictions(tmp_path)
+    lost = [{"input": f"lost {n}", "label": None, "answer": None, "confidence": None} for n in range(2)]
+    with path.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in lost)
+    words = (path, *TARGET, "--budget", "70", "--ask", by_command(tmp_path), "--out", tmp_path / "out")
+    assert "120 rows, 2 others have no label and are in review; " in done(run(*words)).stdout
+    with (tmp_path / "out" / "decisions.csv").open(newline="") as file:
+        decided = list(csv.DictReader(file))
+    assert len(decided) == 122
+    assert decided[120:] == [
+        {"index": str(index), "label": "", "confidence": "", "decision": "review"} for index in (120, 121)
+    ]
+    record = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    assert (record["rows"], record["rows_without_label"]) == (120, 2)
 
 
 @pytest.fixture

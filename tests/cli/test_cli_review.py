@@ -36,12 +36,25 @@ def test_a_signal_ends_it_with_what_was_decided(tmp_path: Path, number: signal.S
     with reviewed(source) as page:
         visitor = Visitor(page.url)
         for row in range(4):
-            visitor.decide(row, "dog")
+            visitor.decide(row, "dog" if row else "cat")
         page.process.send_signal(number)
         out, err = page.process.communicate()
         assert (page.process.returncode, err) == (0, "")
     assert f"4 rows have an answer in {tmp_path / 'answers.csv'}." in out
     assert f"  calibrant init {tmp_path / 'reviewed.csv'} --text-column input --label-column answer" in out
+
+
+@pytest.mark.parametrize("answers", [[], ["dog", "-", "dog"]])
+def test_answers_that_teach_nothing_are_no_task(tmp_path: Path, answers: list[str]) -> None:
+    """Where fewer than two labels were given, no command is printed that would refuse them."""
+    with reviewed(predictions(tmp_path)) as page:
+        visitor = Visitor(page.url)
+        for row, answer in enumerate(answers):
+            visitor.decide(row, answer)
+        page.process.send_signal(signal.SIGINT)
+        out, _ = page.process.communicate()
+    assert f"{tmp_path / 'reviewed.csv'} has every row" in out
+    assert "calibrant init" not in out
 
 
 def test_the_printed_command_makes_a_task_of_the_answers(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def test_rounding_is_forgiven() -> None:
     ("values", "message"),
     [
         ({}, "expected correct, or label and answer"),
-        ({"label": "cat"}, "expected correct, or label and answer, got only 'label'"),
+        ({"label": "cat"}, "answer, which may be empty where it is not known, got only 'label'"),
         ({"correct": "perhaps"}, "correct to be true, false or null, got 'perhaps'"),
         ({"correct": True, "index": None}, "index to be a whole number from 0, got None"),
         ({"correct": True, "index": True}, "index to be a whole number from 0, got True"),

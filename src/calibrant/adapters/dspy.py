@@ -29,7 +29,7 @@ from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavai
 from calibrant.core._installation import install_command
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction, Token
-from calibrant.core._reported import is_number
+from calibrant.core._reported import is_number, listed
 from calibrant.core._rows import Example
 from calibrant.inference._base import BasePredictor
 from calibrant.logprobs._completion import read_completion
@@ -322,10 +322,9 @@ class ConfidenceMetric(ConfidenceGrader):
         if isinstance(answer, str):
             known = self.labels.canonical(answer)
         if known is None:
-            some = ", ".join(self.labels.labels[:8])
             raise DataError(
-                f"Expected a true label among the {len(self.labels)} labels ({some}), got {answer!r:.80} "
-                f"in {gold!r:.200}: correct the example or add the label to the label set."
+                f"Expected a true label among the {len(self.labels)} labels ({listed(self.labels.labels)}), got "
+                f"{answer!r:.80} in {gold!r:.200}: correct the example or add the label to the label set."
             )
         return known, checked_context(gold.get(_CONTEXT_FIELD), gold)
 

@@ -68,6 +68,8 @@ class AskedCertificate:
     labels_missing : int
         Fewest further labels with which more rows would be accepted, if all of them are right; 0 where none are waited
         for, or it is not known.
+    is_refused : bool
+        True if other promises on the same rows left too little for this one, whatever the labels are.
 
     Examples
     --------
@@ -86,6 +88,7 @@ class AskedCertificate:
     delta: float
     metric: Metric
     labels_missing: int = 0
+    is_refused: bool = False
 
 
 def certify(  # noqa: PLR0913 (keyword-only options)

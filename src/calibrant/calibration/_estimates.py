@@ -14,6 +14,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._frames import values_or_none
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, Interval
 from calibrant.core._ranks import DEFAULT_KEY, draw_ranks
+from calibrant.core._reported import listed
 from calibrant.metrics._intervals import wilson_limits
 from calibrant.metrics._validation import as_numbers, check_level, normal_quantile
 
@@ -348,7 +349,7 @@ def _check_known(seen: Collection[str], labels: Sequence[str]) -> None:
     unknown = sorted(set(seen).difference(labels))
     if unknown or not labels:
         raise ConfigurationError(
-            f"Expected labels of the label set, {', '.join(labels[:8]) or 'which is empty'}, got "
+            f"Expected labels of the label set, {listed(labels) or 'which is empty'}, got "
             f"{unknown[0] if unknown else None!r:.60}: write it as the label set does, or None where no label fits."
         )
 

@@ -29,6 +29,7 @@ from calibrant.evaluation._asked import (
     AnswerFile,
     AskedRows,
     LabelSource,
+    RowsPromise,
     certify_saved,
 )
 from calibrant.evaluation._estimated import ESTIMATE, EstimatedRows, estimate_saved
@@ -65,17 +66,17 @@ def certify(options: Certify) -> None:
     metric, label = metric_of(options)
     rows = SavedRows.load(options.predictions)
     file = answers_of(options, rows)
+    promise = RowsPromise(
+        rows=rows,
+        target=options.target,
+        delta=options.delta,
+        metric=metric,
+        budget=options.budget,
+        label=label,
+    )
     with ExitStack() as stack:
-        found = certify_saved(
-            rows,
-            file,
-            answer=answerer(options, stack),
-            target=options.target,
-            delta=options.delta,
-            metric=metric,
-            label=label,
-            budget=options.budget,
-        )
+        answer = answerer(options, stack)
+        found = certify_saved(promise, file, answer=answer, asked=promise.asked_before(options.out))
     found = replace(found, agreement_with=_asked_model(options))
     found.write(options.out)
     print_output(found.to_record(), _lines(found, options, file), as_json=options.as_json)
@@ -162,6 +163,9 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
     which = counted(len(found.places), "row")
     if options.predicted is not None:
         which += f" labelled {options.predicted}"
+    if found.n_without_label:
+        others = counted(found.n_without_label, "other has", "others have")
+        which += f", {others} no label and {'is' if found.n_without_label == 1 else 'are'} in review"
     right = found.label if certificate.metric == "recall" else "as predicted"
     given = f"{counted(len(found.answers), 'label')} given"
     if found.agreement_with is not None:
@@ -234,6 +238,9 @@ def _pile_lines(pile: PileEstimate, n: int, measured: str) -> Iterator[str]:
     table.append(["macro F1", *_cells(pile.macro_f1, predicted="", form=".3f")])
     yield from aligned(table)
     yield "plain sample: labels that an interval so narrow takes without the predictions."
+    total = sum(found.interval.estimate for found in pile.shares.values())
+    if f"{total:.1%}" != "100.0%":
+        yield f"Each share is estimated on its own; together they are {total:.1%}."
 
 
 def _cells(found: Estimate, *, predicted: str | None = None, form: str = ".1%", sign: str = "") -> list[str]:
@@ -283,6 +290,8 @@ def _review_lines(found: serving.Review) -> Iterator[str]:
         if promise["used"]:
             yield f"Files in {found.out}: {CERTIFICATE}, {DECIDED}; run the same command again to go on."
     path = found.out / REVIEWED
-    yield f"{path} has every row with its final label. To learn from the answers, make a task of it:"
-    words = ["calibrant", "init", str(path), "--text-column", "input", "--label-column", "answer"]
-    yield f"  {shlex.join(words)}"
+    yield f"{path} has every row, with its final label where one fits."
+    if len(set(found.answers().values()).difference({NO_LABEL})) > 1:
+        words = ["calibrant", "init", str(path), "--text-column", "input", "--label-column", "answer"]
+        yield "To learn from the answers, make a task of it:"
+        yield f"  {shlex.join(words)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, Final, TypeGuard
 
@@ -81,6 +81,25 @@ def counted(count: float, noun: str, plural: str = "") -> str:
     if isinstance(count, float) and count.is_integer():
         count = int(count)
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def listed(names: Sequence[str], *, most: int = 20) -> str:
+    """Return names in a line, divided by commas, and how many are left out.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Labels, as a rule.
+    most : int, default 20
+        How many are named.
+
+    Examples
+    --------
+    >>> listed(["cat", "dog"]), listed(["cat", "dog", "emu"], most=2)
+    ('cat, dog', 'cat, dog and 1 more')
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def clean_line(text: str, *, limit: int) -> str:

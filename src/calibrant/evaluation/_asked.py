@@ -7,7 +7,7 @@ import html
 import io
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +17,9 @@ import numpy as np
 
 from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION, write_atomically
+from calibrant.core._files import SCHEMA_VERSION, read_json_object, write_atomically
 from calibrant.core._prediction import FloatArray, IndexArray, JsonObject
-from calibrant.core._reported import counted, writable
+from calibrant.core._reported import counted, listed, writable
 from calibrant.core._rows import read_rows
 from calibrant.evaluation._looks import counted_promise
 from calibrant.runs._directory import make_folder, write_json
@@ -210,7 +210,7 @@ def _is_label(answer: str, rows: SavedRows) -> bool:
 
 
 def _some_labels(rows: SavedRows) -> str:
-    return f"one of {', '.join((rows.label_set or ())[:8])}"
+    return f"one of {listed(rows.label_set or ())}"
 
 
 def whole(value: object) -> int:
@@ -237,8 +237,10 @@ class AskedRows:
         Rows that it is about: all, or those with one predicted label.
     answers : mapping of int to str
         True labels of these rows that were given, by place.
+    asked : tuple of int
+        Rows that a person was asked about for this promise, by place.
     waiting : int
-        Rows that wait for the answer of a person.
+        Those of them that wait for the answer.
     delta : float
         As for `certify_saved`; that of the certificate is larger where other promises were asked of these rows.
     agreement_with : str or None
@@ -251,7 +253,8 @@ class AskedRows:
     label: str | None
     places: IndexArray
     answers: Mapping[int, str]
-    waiting: int
+    asked: tuple[int, ...] = ()
+    waiting: int = 0
     agreement_with: str | None = None
 
     @property
@@ -264,6 +267,11 @@ class AskedRows:
         """Number of accepted rows whose true label was not asked for."""
         accepted = self.places[self.certificate.accepted]
         return sum(place not in self.answers for place in accepted.tolist())
+
+    @property
+    def n_without_label(self) -> int:
+        """Number of rows without a predicted label, which the promise is not about; 0 if it is about one label."""
+        return len(self.rows) - len(self.places) if self.label is None else 0
 
     @property
     def n_right(self) -> int:
@@ -311,17 +319,19 @@ class AskedRows:
             **{name: getattr(found, name) for name in names},
             "label": self.label,
             "rows": len(self.places),
+            "rows_without_label": self.n_without_label,
             "accepted": self.n_accepted,
             "labels_given": len(self.answers),
             "labels_right": self.n_right,
             "agreement_with": self.agreement_with,
+            "rows_asked": self.rows.index[list(self.asked)].tolist(),
             "waiting": self.waiting,
         }
 
     def write(self, out: Path) -> None:
         """Write ``certificate.json``, and ``decisions.csv`` with one line a row: accepted, answered or review.
 
-        For recall a row is flagged, answered or left out.
+        For recall a row is flagged, answered or left out. Rows without a predicted label are in review.
         """
         make_folder(out)
         accepted = set(self.places[self.certificate.accepted].tolist())
@@ -331,7 +341,8 @@ class AskedRows:
             yes = "flagged"
             no = "left out"
         lines = [csv_line(("index", "label", "confidence", "decision"))]
-        for place in self.places.tolist():
+        listed_rows = range(len(self.rows)) if self.n_without_label else self.places.tolist()
+        for place in listed_rows:
             answer = self.answers.get(place)
             decision = "answered" if answer else yes if place in accepted else no
             confidence = float(self.rows.confidence[place])
@@ -344,16 +355,8 @@ class AskedRows:
         write_json(out / CERTIFICATE, self.to_record())
 
 
-def certify_saved(  # noqa: PLR0913 (keyword-only options)
-    rows: SavedRows,
-    file: AnswerFile,
-    *,
-    answer: LabelSource | None = None,
-    target: float,
-    delta: float = 0.1,
-    metric: Metric = "accuracy",
-    label: str | None = None,
-    budget: int,
+def certify_saved(
+    promise: RowsPromise, file: AnswerFile, *, answer: LabelSource | None = None, asked: Collection[int] = ()
 ) -> AskedRows:
     """Ask for labels of saved rows until the most confident ones keep a promise; see `calibrant.calibration.certify`.
 
@@ -361,18 +364,15 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
 
     Parameters
     ----------
-    rows : SavedRows
-        Rows with label and confidence.
+    promise : RowsPromise
+        Is asked of its rows.
     file : AnswerFile
         Keeps the answers.
     answer : callable, optional
         Returns the true label of a text; by default a person is asked: up to 20 rows are added to the file, and whoever
         has filled them in calls again.
-    target, delta, metric, budget
-        As for `calibrant.calibration.certify`. The `delta` of the result is that of all promises asked of these rows.
-    label : str, optional
-        Only the rows with this predicted label count: the promise is about its precision. For recall, the label that it
-        is about, in all rows.
+    asked : collection of int, optional
+        Rows that a person was asked about for the same promise before, by place.
 
     Raises
     ------
@@ -381,41 +381,44 @@ def certify_saved(  # noqa: PLR0913 (keyword-only options)
     DataError
         An answer is no label, or there are no probabilities for recall.
     """
-    promise = RowsPromise(rows=rows, target=target, delta=delta, metric=metric, budget=budget, label=label)
+    if promise.is_refused:
+        return replace(promise.found(file.answers), asked=tuple(sorted(asked)))
     if answer is None:
-        return _asked_of_a_person(promise, file)
+        return _asked_of_a_person(promise, file, set(asked))
 
     def is_right(place: int) -> bool:
         if not file.answers.get(place):
-            ask(answer, file, rows, place)
+            ask(answer, file, promise.rows, place)
         return promise.is_right(place, file.answers[place])
 
     promise.certificate(is_right)
-    return promise.found(file.answers)
+    return replace(promise.found(file.answers), asked=tuple(sorted(asked)))
 
 
-def _asked_of_a_person(promise: RowsPromise, file: AnswerFile) -> AskedRows:
+def _asked_of_a_person(promise: RowsPromise, file: AnswerFile, asked: set[int]) -> AskedRows:
     """Add the rows of the next round to the file, and return the promise that its answers bear.
 
     A round is drawn as if all its answers were right. After a wrong one, other rows may come next, and some that were
     answered count for nothing; they count for the budget all the same.
     """
-    asked = set(file.answers).intersection(promise.places.tolist())
-    new = [place for place in promise.wanted(file.answers) if place not in asked]
-    new = new[: max(promise.budget - len(asked), 0)]
-    if new:
-        file.answers |= dict.fromkeys(new, "")
+    came_to, wanted = promise.round_of(file.answers)
+    room = promise.budget - len(asked.union(came_to))
+    new = [place for place in wanted if place not in asked][: max(room, 0)]
+    waiting = [place for place in wanted if place in asked.union(new)]
+    added = [place for place in new if place not in file.answers]
+    if added:
+        file.answers |= dict.fromkeys(added, "")
         file.write(promise.rows)
+    asked.update(new)
     found = promise.found(file.answers)
     certificate = found.certificate
-    if found.waiting or not certificate.labels_missing:
-        return found
-    came_to = (
-        f"{counted(len(asked), 'label is', 'labels are')} given, {certificate.labels_used:,} of them of rows"
-    )
-    more = counted(certificate.labels_missing, "further one", "further ones")
-    reason = f"{came_to} that the promise came to; {more} could accept more."
-    return replace(found, certificate=replace(certificate, reason=reason))
+    if not waiting and certificate.labels_missing:
+        given = counted(len(asked.union(came_to)), "label is", "labels are")
+        more = counted(certificate.labels_missing, "further one", "further ones")
+        used = f"{certificate.labels_used:,} of them of rows that the promise came to"
+        reason = f"{given} given, {used}; {more} could accept more."
+        certificate = replace(certificate, reason=reason)
+    return replace(found, certificate=certificate, asked=tuple(sorted(asked)), waiting=len(waiting))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -425,9 +428,12 @@ class RowsPromise:
     Attributes
     ----------
     rows : SavedRows
-        The rows.
-    target, delta, metric, budget, label
-        As for `certify_saved`.
+        Rows with label and confidence.
+    target, delta, metric, budget
+        As for `calibrant.calibration.certify`. The `delta` of a result is that of all promises asked of these rows.
+    label : str or None
+        Only the rows with this predicted label count: the promise is about its precision. For recall, the label that it
+        is about, in all rows.
     """
 
     rows: SavedRows
@@ -451,6 +457,40 @@ class RowsPromise:
             return _probability(self.rows, self.label)
         return self.rows.confidence[self.places]
 
+    @cached_property
+    def is_refused(self) -> bool:
+        """Whether earlier promises on these rows left too little for this one, which no label can change."""
+        return self.found({}).certificate.is_refused
+
+    @property
+    def _test(self) -> str:
+        """What its test depends on besides target and delta; for recall, the budget aims the draws and the stakes."""
+        budget = f" {self.budget}" if self.metric == "recall" else ""
+        return f"{self.metric} {self.label or ''}{budget}"
+
+    def asked_before(self, out: Path) -> list[int]:
+        """Return the rows that a person was asked about for the promise that is written in a directory, by place.
+
+        Raises
+        ------
+        StateError
+            What is written there cannot be read.
+        """
+        path = out / CERTIFICATE
+        if not path.exists():
+            return []
+        record = read_json_object(path, remedy="remove it, or name another directory")
+        request = {
+            "source": self.rows.name,
+            "target": self.target,
+            "metric": self.metric,
+            "label": self.label,
+        }
+        if any(record.get(name) != value for name, value in request.items()):
+            return []
+        asked = set(record.get("rows_asked") or ())
+        return [place for place, index in enumerate(self.rows.index.tolist()) if index in asked]
+
     def is_right(self, place: int, given: str) -> bool:
         """Return True if the row at `place` is right by its true label; for recall, if it has the label."""
         return given == (self.label if self.metric == "recall" else self.rows.labels[place])
@@ -472,17 +512,25 @@ class RowsPromise:
 
     def wanted(self, answers: Mapping[int, str]) -> list[int]:
         """Return up to 20 rows to ask a person about next: those that are needed if all of them are right."""
+        return self.round_of(answers)[1]
+
+    def round_of(self, answers: Mapping[int, str]) -> tuple[list[int], list[int]]:
+        """Return the rows whose answers it came to, and those that are `wanted`."""
+        came_to: list[int] = []
         wanted: list[int] = []
+        if self.is_refused:
+            return came_to, wanted
 
         def is_right(place: int) -> bool | None:
             given = answers.get(place)
             if given:
+                came_to.append(place)
                 return self.is_right(place, given)
             wanted.append(place)
             return True if len(wanted) < ROUND else None
 
         self.certificate(is_right)
-        return wanted
+        return came_to, wanted
 
     def found(self, answers: Mapping[int, str]) -> AskedRows:
         """Return the promise that the answers so far bear, counted among all that were asked of these rows."""
@@ -493,7 +541,7 @@ class RowsPromise:
                 return self.is_right(place, known[place])
             return None
 
-        certificate = counted_promise(self.certificate(is_right), self.rows, self.places, label=self.label)
+        certificate = counted_promise(self.certificate(is_right), self.rows, self.places, test=self._test)
         return AskedRows(
             rows=self.rows,
             certificate=certificate,
@@ -501,7 +549,6 @@ class RowsPromise:
             label=self.label,
             places=self.places,
             answers=known,
-            waiting=list(answers.values()).count(""),
         )
 
 

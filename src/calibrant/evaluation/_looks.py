@@ -246,28 +246,38 @@ def counted_certificate(
 
 
 def counted_promise(
-    found: AskedCertificate, rows: SavedRows, places: IndexArray, *, label: str | None
+    found: AskedCertificate, rows: SavedRows, places: IndexArray, *, test: str
 ) -> AskedCertificate:
     """Return a promise on a file that allows for all others asked of these rows; see `counted_certificate`.
 
-    More labels for the same promise are no further one, as it holds at any time; without a label nothing was tested.
+    More labels for the same promise are no further one, as it holds at any time. Without a label nothing was tested,
+    and nothing is written down.
+
+    Parameters
+    ----------
+    found : AskedCertificate
+        As the labels given bear it.
+    rows : SavedRows
+        The rows.
+    places : ndarray of int
+        Rows that it is about.
+    test : str
+        What the test depends on besides target and delta.
     """
-    if not found.labels_used:
-        return found
     book = _Book.of(rows, places.tolist())
-    asked = book.name(f"{found.metric} {label or ''}", found.target, found.delta)
-    spent = book.ask(asked, found.delta)
-    if spent.refused:
-        return replace(
-            found,
-            certified=False,
-            threshold=None,
-            kept=0.0,
-            accepted=np.zeros_like(found.accepted),
-            reason=f"Earlier promises on these rows may be wrong with probability {spent.before:.4g}: ask for other "
-            "rows.",
-        )
-    return replace(found, delta=spent.total)
+    asked = book.name(test, found.target, found.delta)
+    spent = book.ask(asked, found.delta) if found.labels_used else book.look(asked, found.delta)
+    if not spent.refused:
+        return replace(found, delta=spent.total) if found.labels_used else found
+    return replace(
+        found,
+        certified=False,
+        threshold=None,
+        kept=0.0,
+        accepted=np.zeros_like(found.accepted),
+        reason=f"Earlier promises on these rows may be wrong with probability {spent.before:.4g}: ask for other rows.",
+        is_refused=True,
+    )
 
 
 def counted_loss(runs: Sequence[SavedRows], *, test: str = LOSS_TEST, epsilon: float, delta: float) -> Spent:
@@ -446,11 +456,17 @@ class _Book:
 
     def ask(self, test: str, delta: float) -> Spent:
         """Write a test down, unless the earlier ones left too little for it."""
-        before = self.spent(besides=test)
-        if before and before + delta > _MOST and not self.knows([test]):
-            return Spent(before=before, total=before, refused=True)
+        found = self.look(test, delta)
+        if found.refused:
+            return found
         self.spend([test], delta)
-        return Spent(before=before, total=max(delta, self.spent()), refused=False)
+        return replace(found, total=max(delta, self.spent()))
+
+    def look(self, test: str, delta: float) -> Spent:
+        """Return what a test would promise, without writing it down."""
+        before = self.spent(besides=test)
+        refused = before > 0.0 and before + delta > _MOST and not self.knows([test])
+        return Spent(before=before, total=before if refused else before + delta, refused=refused)
 
     def spent(self, *, besides: str | None = None) -> float:
         """Return the sum of the probabilities of the certificates asked so far, but for one."""

@@ -933,7 +933,10 @@ def _correct(values: Record) -> int:
             raise ValueError(f"expected correct to be true, false or null, got {value!r:.40}")
         return found
     if not {"label", "answer"} <= values.keys():
-        raise ValueError(f"expected correct, or label and answer, got only {', '.join(values)!r:.80}")
+        raise ValueError(
+            "expected correct, or label and answer, which may be empty where it is not known, got only "
+            f"{', '.join(values)!r:.80}"
+        )
     if values["answer"] in (None, ""):
         return UNKNOWN
     return int(values["label"] == values["answer"])

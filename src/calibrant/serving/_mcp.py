@@ -13,6 +13,7 @@ from pydantic import Field
 
 from calibrant.core._errors import CalibrantError
 from calibrant.core._predictor import Predictor
+from calibrant.core._reported import listed
 from calibrant.heads._tuned import Tuned
 from calibrant.inference._base import ask_async
 from calibrant.serving._answers import Answer, Answers, ModelWatch, answer_record
@@ -99,10 +100,8 @@ def create_mcp_server(tuned: Tuned, classifier: Predictor) -> MCPServer:
 def _about(tuned: Tuned) -> str:
     if tuned.labels.holds_several:
         return "An answer holds several labels, as parts; or null, with the reason."
-    labels = list(tuned.labels)
-    listed = ", ".join(labels[:_LISTED_LABELS])
-    more = f" and {len(labels) - _LISTED_LABELS:,} more" if len(labels) > _LISTED_LABELS else ""
-    return f"The label is one of: {listed}{more}; or null, with the reason."
+    labels = listed(tuned.labels.labels, most=_LISTED_LABELS)
+    return f"The label is one of: {labels}; or null, with the reason."
 
 
 def _instructions(tuned: Tuned) -> str:

@@ -12,6 +12,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label, split_label_list
 from calibrant.core._prediction import FloatArray, Outcome, Prediction
 from calibrant.core._predictor import Predictor
+from calibrant.core._reported import listed
 from calibrant.core._structures import OrdinalLabels
 from calibrant.heads._tuned import Decision, Tuned
 from calibrant.inference._classifier import Classifier
@@ -79,7 +80,7 @@ class Questions:
         if self.part_of(question) is not None:
             return self._predictor
         if self._only_task or not isinstance(self._predictor, Classifier):
-            known = "" if self._tuned is None else f" ({', '.join(self._tuned.labels.labels[:8])})"
+            known = "" if self._tuned is None else f" ({listed(self._tuned.labels.labels)})"
             message = f"Expected a question with the task's labels as its options{known}, got others."
             raise BadQuestionError((question.place, message, "other_question"))
         takes_options = isinstance(self._predictor.client, DecisionClient)
