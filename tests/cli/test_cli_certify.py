@@ -14,6 +14,7 @@ import pytest
 
 from command_line import command, done, json_of, refusal, write_rows
 from decision_server import DecisionServer
+from review_page import Visitor, reviewed
 
 run = command("certify")
 
@@ -223,6 +224,37 @@ def test_promises_asked_too_often_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "person.csv").exists()
     assert asked.read_text() == "", "no label is paid for that a promise could not use"
     assert json_of(run(*words, "--target", "0.9"))["certified"]
+
+
+def test_answers_that_a_review_has_open_are_left_alone(tmp_path: Path) -> None:
+    """`certify` and `estimate` say which process it is, and ask nobody; once it ended, they go on."""
+    source = predictions(tmp_path)
+    out = tmp_path / "reviewed"
+    words = (source, "--ask", out / "answers.csv", "--budget", "70", "--out", tmp_path / "out")
+    with reviewed(source, "--out", out) as page:
+        Visitor(page.url).decide(3, "cat")
+        for name, target in (("certify", TARGET), ("estimate", ())):
+            error = refusal(command(name)(*words, *target))
+            assert f"answers.csv: process {page.process.pid} of calibrant has these answers open" in error
+        assert (out / "answers.csv").read_text().count("\n") == 2
+    assert "20 rows wait" in done(run(*words, *TARGET)).stdout
+
+
+def test_a_file_that_is_not_labelled_whole_is_refused(tmp_path: Path) -> None:
+    """The promise is about all rows of the file: a run that ended early is to be finished first."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    predictions(tmp_path).rename(folder / "predictions.jsonl")
+    (folder / "run.json").write_text("{}")
+    (folder / "metrics.json").write_text(
+        json.dumps({"schema_version": 1, "complete": False, "stopped": "the deadline of 4 s is over"})
+    )
+    words = (folder, "--ask", by_command(tmp_path), "--budget", "70", "--out", tmp_path / "out")
+    for name, target in (("certify", TARGET), ("estimate", ())):
+        error = refusal(command(name)(*words, *target))
+        assert "ended early (the deadline of 4 s is over): run the command that wrote it again" in error
+    assert "ended early" in refusal(command("review")(folder, "--certify", "--no-open"))
+    assert not (tmp_path / "asked.txt").exists()
 
 
 def test_rows_without_a_label_are_in_review(tmp_path: Path) -> None:

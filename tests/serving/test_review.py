@@ -212,6 +212,20 @@ def test_undo_keeps_the_order_of_decisions_beyond_a_restart(source: Path) -> Non
         assert [third.undo(), third.undo(), third.undo()] == [2, 5, None]
 
 
+def test_answers_that_somebody_else_wrote_are_not_replaced(source: Path) -> None:
+    """A decision, and one taken back, are refused while the file is another than the one that was read."""
+    with Review.opened(source) as page:
+        page.decide(5, "cat")
+        path = page.path
+        changed = path.read_text() + "2,text 2,cat,owl\n"
+        path.write_text(changed)
+        for act in (lambda: page.decide(7, "cat"), page.undo):
+            with pytest.raises(StateError, match="somebody else has changed it"):
+                act()
+        assert path.read_text() == changed
+        assert page.answers() == {5: "cat"}
+
+
 def test_a_second_review_of_the_same_answers_is_refused(source: Path, tmp_path: Path) -> None:
     """The sentence names the file and the process; with another directory it is no harm."""
     with reviewed(source) as page:
@@ -220,7 +234,7 @@ def test_a_second_review_of_the_same_answers_is_refused(source: Path, tmp_path: 
         with Review.opened(source, tmp_path / "other"):
             pass
     assert str(source.with_name("answers.csv")) in str(refused.value)
-    assert f"process {page.process.pid} of calibrant review" in str(refused.value)
+    assert f"process {page.process.pid} of calibrant has these answers open" in str(refused.value)
     with Review.opened(source):  # the one that was killed holds nothing
         pass
 

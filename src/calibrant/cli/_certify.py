@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import webbrowser
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
@@ -18,7 +18,7 @@ from calibrant.calibration._asked import Metric
 from calibrant.calibration._estimates import Estimate, PileEstimate
 from calibrant.cli._commands import Certify, EstimateOptions, PromiseOptions, ReviewOptions
 from calibrant.cli._tables import aligned, print_output, say
-from calibrant.core._errors import ConfigurationError
+from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._reported import counted
 from calibrant.core._rows import ENDINGS
 from calibrant.evaluation._asked import (
@@ -33,6 +33,7 @@ from calibrant.evaluation._asked import (
     certify_saved,
 )
 from calibrant.evaluation._estimated import ESTIMATE, EstimatedRows, estimate_saved
+from calibrant.runs._directory import unfinished
 from calibrant.runs._rows import SavedRows
 
 _ANSWERS: Final = "answers.csv"
@@ -64,8 +65,8 @@ class _Command:
 def certify(options: Certify) -> None:
     """Ask for the labels, write the files and print the promise."""
     metric, label = metric_of(options)
+    _require_finished(options.predictions)  # the promise is about all rows of the file
     rows = SavedRows.load(options.predictions)
-    file = answers_of(options, rows)
     promise = RowsPromise(
         rows=rows,
         target=options.target,
@@ -76,10 +77,17 @@ def certify(options: Certify) -> None:
     )
     with ExitStack() as stack:
         answer = answerer(options, stack)
+        file = stack.enter_context(answers_of(options, rows))
         found = certify_saved(promise, file, answer=answer, asked=promise.asked_before(options.out))
-    found = replace(found, agreement_with=_asked_model(options))
-    found.write(options.out)
+        found = replace(found, agreement_with=_asked_model(options))
+        found.write(options.out)
     print_output(found.to_record(), _lines(found, options, file), as_json=options.as_json)
+
+
+def _require_finished(source: Path) -> None:
+    why = unfinished(source)
+    if why is not None:
+        raise StateError(f"{source} {why}: run the command that wrote it again to finish it first.")
 
 
 def metric_of(options: PromiseOptions) -> tuple[Metric, str | None]:
@@ -93,15 +101,15 @@ def metric_of(options: PromiseOptions) -> tuple[Metric, str | None]:
     return "recall", options.recall
 
 
-def answers_of(options: Certify | EstimateOptions, rows: SavedRows) -> AnswerFile:
-    """Read the file of the answers: a person's, or that in the directory of the output."""
+def answers_of(options: Certify | EstimateOptions, rows: SavedRows) -> AbstractContextManager[AnswerFile]:
+    """Return the opened file of the answers: a person's, or that in the directory of the output."""
     path = _person_file(options.ask)
     if path is not None and path.suffix.lower() not in (".csv", TASKS):
         raise ConfigurationError(
             f"Expected a file of answers for --ask, got {options.ask}: name one in .csv, or a Label "
             f"Studio export in {TASKS}."
         )
-    return AnswerFile.read(options.out / _ANSWERS if path is None else path, rows)
+    return AnswerFile.opened(options.out / _ANSWERS if path is None else path, rows)
 
 
 def _person_file(ask: str) -> Path | None:
@@ -191,17 +199,17 @@ def _files_line(names: list[str], options: Certify | EstimateOptions, file: Answ
 
 def estimate(options: EstimateOptions) -> None:
     """Ask for the labels, write the files and print the estimates."""
+    _require_finished(options.predictions)
     rows = SavedRows.load(options.predictions)
     other = None
     if options.against is not None:
         other = SavedRows.load(options.against)
-    file = answers_of(options, rows)
     with ExitStack() as stack:
-        found = estimate_saved(
-            rows, file, answer=answerer(options, stack), budget=options.budget, other=other
-        )
-    found = replace(found, agreement_with=_asked_model(options))
-    found.write(options.out)
+        answer = answerer(options, stack)
+        file = stack.enter_context(answers_of(options, rows))
+        found = estimate_saved(rows, file, answer=answer, budget=options.budget, other=other)
+        found = replace(found, agreement_with=_asked_model(options))
+        found.write(options.out)
     print_output(found.to_record(), _estimate_lines(found, options, file), as_json=options.as_json)
 
 
@@ -257,6 +265,8 @@ def review(options: ReviewOptions) -> None:
     create_app = serving.create_review_app  # first, as it says which extra is missing
     from calibrant.serving._server import serve_app
 
+    if options.certify:
+        _require_finished(options.source)
     token = secrets.token_urlsafe(24)
     with serving.Review.opened(options.source, options.out) as found:
         if options.certify:
@@ -291,7 +301,9 @@ def _review_lines(found: serving.Review) -> Iterator[str]:
             yield f"Files in {found.out}: {CERTIFICATE}, {DECIDED}; run the same command again to go on."
     path = found.out / REVIEWED
     yield f"{path} has every row, with its final label where one fits."
-    if len(set(found.answers().values()).difference({NO_LABEL})) > 1:
+    labels = set(found.answers().values())
+    labels.discard(NO_LABEL)
+    if len(labels) > 1:
         words = ["calibrant", "init", str(path), "--text-column", "input", "--label-column", "answer"]
         yield "To learn from the answers, make a task of it:"
         yield f"  {shlex.join(words)}"

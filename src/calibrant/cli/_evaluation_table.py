@@ -118,8 +118,11 @@ def _composite(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
 
 
 def _others(metrics: evaluation.EvaluationMetrics) -> Iterator[_Row]:
-    yield "macro F1", number(metrics.macro_f1), counted(metrics.answered, "answered row")
     labels = metrics.answered_labels
+    about = counted(metrics.answered, "answered row")
+    if labels is not None and labels.total > labels.present:
+        about += f"; {counted(labels.total - labels.present, 'label')} that no row has count as 0"
+    yield "macro F1", number(metrics.macro_f1), about
     if labels is not None:
         about = f"{labels.found:,} of the {labels.present:,} that occur in these rows"
         yield "labels answered", str(labels), about

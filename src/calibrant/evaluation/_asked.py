@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import html
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -16,13 +18,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
-from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import SCHEMA_VERSION, read_json_object, write_atomically
+from calibrant.core._errors import ConfigurationError, DataError, StateError
+from calibrant.core._files import SCHEMA_VERSION, read_json_object, remove_leftovers, write_atomically
 from calibrant.core._prediction import FloatArray, IndexArray, JsonObject
 from calibrant.core._reported import counted, listed, writable
 from calibrant.core._rows import read_rows
 from calibrant.evaluation._looks import counted_promise
-from calibrant.runs._directory import make_folder, write_json
+from calibrant.runs._directory import hold_lock, make_folder, unwritable, write_json
 from calibrant.runs._rows import SavedRows
 
 CERTIFICATE: Final = "certificate.json"
@@ -65,9 +67,39 @@ class AnswerFile:
     # So that no line is encoded twice.
     _lines: dict[tuple[int, str], str] = field(default_factory=dict, repr=False)
     _tasks: dict[int, _Task] = field(default_factory=dict, repr=False)
-    _further: dict[int, Mapping[str, Any]] = field(
-        default_factory=dict, repr=False
-    )  # columns of whoever answers
+    # Columns of whoever answers.
+    _further: dict[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    # Time and size of the file as it is known here.
+    _seen: tuple[int, int] | None = field(default=None, repr=False)
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, path: Path, rows: SavedRows) -> Iterator[AnswerFile]:
+        """Read the answers to saved rows, and keep other processes from the file for the block; see `read`.
+
+        Raises
+        ------
+        StateError
+            Another process has the file open, or its folder cannot be written.
+        """
+        make_folder(path.parent)
+        try:
+            lock = path.with_name(f".{path.name}.lock").open("a+")
+        except OSError as error:
+            raise unwritable(path, error, remedy="name another file, or make room") from error
+        with lock:
+            lock.seek(0)
+            holder = lock.read(20) or "unknown"
+            hold_lock(
+                lock.fileno(),
+                f"{path}: process {holder} of calibrant has these answers open: use the page of its review, or wait "
+                "until it ends; or name another file, or another --out.",
+            )
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            remove_leftovers(path)  # of a killed writer
+            yield cls.read(path, rows)
 
     @classmethod
     def read(cls, path: Path, rows: SavedRows) -> AnswerFile:
@@ -80,7 +112,8 @@ class AnswerFile:
             annotations of a row disagree.
         """
         found = cls(path=path)
-        if not path.exists():
+        found._seen = _time_and_size(path)
+        if found._seen is None:
             return found
         place_of = {int(index): place for place, index in enumerate(rows.index)}
         texts: dict[int, tuple[int | None, str]] = {}
@@ -108,25 +141,41 @@ class AnswerFile:
                 found._further[place] = {name: values[name] for name in values if name not in _COLUMNS}
             else:
                 found._tasks[place] = task
-        saved = found.texts_of(list(texts), rows)
+        found._check_texts(texts, rows)
+        return found
+
+    def _check_texts(self, texts: Mapping[int, tuple[int | None, str]], rows: SavedRows) -> None:
+        """Raise DataError if a text in the file, which stands there with its line, is not that of its row."""
+        saved = self.texts_of(list(texts), rows)
         for place, (line, written) in texts.items():
             text = saved[place]
             if written.split() != text.split():
                 raise DataError(
                     f"expected the text of row {int(rows.index[place])} of {rows.name}, got another one: these answers "
                     "are about other rows, so name another file.",
-                    path=path,
+                    path=self.path,
                     line=line,
                 )
-        return found
 
     def write(self, rows: SavedRows) -> None:
-        """Write the rows that are asked about, with the answers so far."""
+        """Write the rows that are asked about, with the answers so far.
+
+        Raises
+        ------
+        StateError
+            Somebody else has changed the file since it was read or written here; it stays as it is.
+        """
+        if _time_and_size(self.path) not in (None, self._seen):
+            raise StateError(
+                f"{self.path}: somebody else has changed it since it was read, so that it is not replaced: end the "
+                "command, and start it again."
+            )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self._is_of_tasks:
             self._write_tasks(rows)
-            return
-        write_atomically(self.path, self.table(rows))
+        else:
+            write_atomically(self.path, self.table(rows))
+        self._seen = _time_and_size(self.path)
 
     def table(self, rows: SavedRows) -> str:
         """Return the content of a CSV file of the answers; rows are encoded when they are first in it."""
@@ -180,6 +229,15 @@ class AnswerFile:
             found = [writable(row.input or "") for row in rows.rows(missing)]
             self._texts |= dict(zip(missing, found, strict=True))
         return {place: self._texts[place] for place in places}
+
+
+def _time_and_size(path: Path) -> tuple[int, int] | None:
+    """Return when a file was last changed, and its size; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], _Task | None]]:
@@ -402,22 +460,25 @@ def _asked_of_a_person(promise: RowsPromise, file: AnswerFile, asked: set[int]) 
     answered count for nothing; they count for the budget all the same.
     """
     came_to, wanted = promise.round_of(file.answers)
-    room = promise.budget - len(asked.union(came_to))
-    new = [place for place in wanted if place not in asked][: max(room, 0)]
-    waiting = [place for place in wanted if place in asked.union(new)]
-    added = [place for place in new if place not in file.answers]
+    spent = asked.union(came_to)
+    waiting = []
+    for place in wanted:
+        if place in asked or len(spent) < promise.budget:
+            spent.add(place)
+            waiting.append(place)
+    added = [place for place in waiting if place not in file.answers]
     if added:
         file.answers |= dict.fromkeys(added, "")
         file.write(promise.rows)
-    asked.update(new)
     found = promise.found(file.answers)
     certificate = found.certificate
     if not waiting and certificate.labels_missing:
-        given = counted(len(asked.union(came_to)), "label is", "labels are")
-        more = counted(certificate.labels_missing, "further one", "further ones")
+        given = counted(len(spent), "label is", "labels are")
         used = f"{certificate.labels_used:,} of them of rows that the promise came to"
+        more = counted(certificate.labels_missing, "further one", "further ones")
         reason = f"{given} given, {used}; {more} could accept more."
         certificate = replace(certificate, reason=reason)
+    asked = asked.union(waiting)
     return replace(found, certificate=certificate, asked=tuple(sorted(asked)), waiting=len(waiting))
 
 
@@ -459,12 +520,12 @@ class RowsPromise:
 
     @cached_property
     def is_refused(self) -> bool:
-        """Whether earlier promises on these rows left too little for this one, which no label can change."""
+        """True if earlier promises on these rows left too little for this one, which no label can change."""
         return self.found({}).certificate.is_refused
 
     @property
     def _test(self) -> str:
-        """What its test depends on besides target and delta; for recall, the budget aims the draws and the stakes."""
+        """Name of its test but for target and delta; for recall with the budget, which aims draws and stakes."""
         budget = f" {self.budget}" if self.metric == "recall" else ""
         return f"{self.metric} {self.label or ''}{budget}"
 

@@ -463,7 +463,7 @@ class _Book:
         return replace(found, total=max(delta, self.spent()))
 
     def look(self, test: str, delta: float) -> Spent:
-        """Return what a test would promise, without writing it down."""
+        """Return the probabilities that a test would come to, without writing it down."""
         before = self.spent(besides=test)
         refused = before > 0.0 and before + delta > _MOST and not self.knows([test])
         return Spent(before=before, total=before if refused else before + delta, refused=refused)

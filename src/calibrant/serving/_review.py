@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import numpy as np
 
 from calibrant.calibration._asked import Metric
 from calibrant.core._errors import CalibrantError, ConfigurationError
-from calibrant.core._files import read_run_record, remove_leftovers, write_atomically
+from calibrant.core._files import read_run_record, write_atomically
 from calibrant.core._prediction import Outcome
 from calibrant.core._reported import is_number, writable
 from calibrant.core._rows import ENDINGS, Example, read_examples, read_rows, row_id_of
@@ -34,7 +33,7 @@ from calibrant.evaluation._asked import (
 from calibrant.heads._tuned import rule_of, thresholds_of
 from calibrant.heads._words import Words
 from calibrant.reports._analysis import PromptRows, confusion, mistakes
-from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, hold_lock, make_folder, unwritable
+from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, unwritable
 from calibrant.runs._rows import SavedRow, SavedRows
 from calibrant.tuned._task_record import read_run_settings
 
@@ -106,31 +105,14 @@ class Review:
         """
         rows = SavedRows.load(source)
         out = out or (source if source.is_dir() else source.parent)
-        make_folder(out)
-        path = out / ANSWERS
-        try:
-            lock = path.with_name(f".{ANSWERS}.lock").open("a+")
-        except OSError as error:
-            raise unwritable(out, error, remedy="name another --out, or make room") from error
-        with lock:
-            lock.seek(0)
-            holder = lock.read(20) or "unknown"
-            hold_lock(
-                lock.fileno(),
-                f"{path}: process {holder} of calibrant review has these answers open: use its page, or end it there "
-                "with Ctrl-C; or name another --out.",
-            )
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
-            remove_leftovers(path)  # of a killed writer
+        with AnswerFile.opened(out / ANSWERS, rows) as file:
             found = cls(source=source, out=out, rows=rows)
             if NO_LABEL in found.labels:
                 raise ConfigurationError(
                     f"Expected labels besides {NO_LABEL}, which is the answer where none fits: name that label "
                     "otherwise."
                 )
-            found._file = AnswerFile.read(path, rows)
+            found._file = file
             found._made = [(place, None) for place, answer in found._file.answers.items() if answer]
             # Rows are read and encoded now: the page opens at once, and the first decision is as quick as others.
             found.columns()
