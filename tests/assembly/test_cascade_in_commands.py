@@ -281,7 +281,7 @@ def test_evaluate_counts_unaccepted_rows(write_task: WriteTask, tmp_path: Path) 
 def test_evaluate_names_models_without_an_answer(
     task: Path, tmp_path: Path, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`evaluate` counts failures for the model that failed."""
+    """`evaluate` and `label` count failures for the model that failed."""
 
     async def babble(_self: FakeClient, request: Any) -> object:
         label, probability = ("dog", 0.97) if _self.name == "large" else ("horse", 0.99)
@@ -294,6 +294,11 @@ def test_evaluate_names_models_without_an_answer(
         'not judged: small: 5 failed (why: "reason" in the steps of predictions.jsonl)'
         in result.stdout.splitlines()
     )
+    data = tmp_path / "new.csv"
+    data.write_text("input\nmeow\nwoof\n")
+    labelled = run("label", task, data, "--out", tmp_path / "labels", "--no-cache")
+    warning = "small failed on 2 of the 2 rows that it was asked about: where another model answered"
+    assert warning in " ".join(labelled.stderr.split())
 
 
 def test_a_failed_row_is_not_judged(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

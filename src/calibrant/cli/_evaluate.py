@@ -454,7 +454,14 @@ def exit_as(result: evaluation.EvaluationResult, gates: Mapping[str, float], *, 
 
 
 def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
-    """Print the numbers of failed rows and of unreadable answers, with examples."""
+    """Print the numbers of failed rows, also of a cascade's models, and of unreadable answers, with examples."""
+    for model in () if metrics.cascade is None else metrics.cascade.models:
+        if model.failed:
+            asked = counted(model.asked, "row")
+            say(
+                f"{model.model} failed on {model.failed:,} of the {asked} that it was asked about: where another "
+                "model answered, that answer stands. Run the command with another --out to ask it again."
+            )
     refused = {kind: count for kind, count in metrics.errors.items() if is_refused(kind)}
     n_refused = sum(refused.values())
     if refused:

@@ -711,15 +711,17 @@ class Tally:
             self.from_cache += row["outcome"] != Outcome.ERROR.value
             return
         self.calls += row["attempts"]
-        self.prompt_tokens += row["prompt_tokens"]
-        self.completion_tokens += row["completion_tokens"]
-        if row["cost"] is not None:
-            self.cost += row["cost"]
-            self.priced += 1
-        # A cascade's models have prices of their own, and the row has the sum of those that are known.
+        # A cascade's models have prices of their own, and the row has the sum of those that are known. Where the cache
+        # had the first models' answers, only the others are paid now.
         steps: list[Record] = [
             {**step["usage"], "attempts": step["attempts"]} for step in row.get("steps") or ()
         ]
+        cached = [step for step in steps if step["attempts"] == 0]
+        self.prompt_tokens += row["prompt_tokens"] - sum(step["prompt_tokens"] for step in cached)
+        self.completion_tokens += row["completion_tokens"] - sum(step["completion_tokens"] for step in cached)
+        if row["cost"] is not None:
+            self.cost += row["cost"] - sum(step["cost"] or 0.0 for step in cached)
+            self.priced += 1
         self.unpriced += any(map(_is_unpriced, steps or [row]))
 
     def _structure(self) -> StructureMetrics | None:

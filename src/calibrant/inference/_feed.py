@@ -398,8 +398,9 @@ class Feed:
         gate = self._gate
         while not self._stop.reason and (
             self._begun - self._delivered >= _WINDOW
-            # Until the first finished row reveals the cost per row.
-            or (gate.limits.max_cost is not None and not gate.rows and self._under_way > 0)
+            # The finished rows tell what a row costs. Few of them tell little, as in a cascade, to whose dearer models
+            # a first row need not come: so no more are under way than are finished.
+            or (gate.limits.max_cost is not None and self._under_way >= max(1, gate.rows))
         ):
             self._room.clear()
             await self._room.wait()

@@ -205,6 +205,41 @@ def test_budgets_count_calls_of_all_models(
     assert 20 <= sum(built.calls) <= 26
 
 
+def test_totals_leave_out_what_a_journal_held_of_a_row(build: Build, say: Any) -> None:
+    """Where the first model's answer was there already, calls, tokens and cost are those of the second."""
+    journal = MemoryJournal()
+    answers = say("cat", 0.6, tokens=70, cost=1.0), say("dog", 0.9, tokens=100, cost=5.0)
+    rows = [Example(input=str(number), answer="dog") for number in range(5)]
+    first = build(*answers, threshold=0.5)
+    BatchEvaluator(first.cascade, cache=journal).evaluate(rows)
+    again = build(*answers, threshold=0.8)
+    found = BatchEvaluator(again.cascade, cache=journal).evaluate(rows).metrics
+    assert (first.calls, again.calls) == ([5, 0], [0, 5])
+    assert (found.calls, found.prompt_tokens, found.cost) == (5, 500, 25.0)
+    assert found.cascade is not None
+    assert found.cascade.cost == 25.0
+
+
+@pytest.mark.parametrize("first_row", ["sure", "unsure"])
+def test_a_budget_is_kept_whatever_the_first_row_took(build: Build, say: Any, first_row: str) -> None:
+    """Rows are begun as fast as others were finished, so that a cheap first row does not begin them all."""
+
+    def small(text: str) -> Any:
+        return say("cat", 0.95 if text == first_row or text.startswith("easy") else 0.6, cost=0.002)
+
+    answers = small, say("dog", 0.95, cost=0.02)
+    names = ["easy" if row % 3 == 0 else "hard" for row in range(200)]
+    texts = ["sure" if first_row == "sure" else "hard", *(f"{name} {row}" for row, name in enumerate(names))]
+    wide = [{"limits": Limits(concurrency=64)}] * 2
+    for budget in (0.1, 1.0):
+        limits = Limits(concurrency=64, max_cost=budget)
+        built = build(*answers, classifiers=wide, limits=limits, client={"latency": 0.002})
+        with pytest.raises(LimitReachedError, match="max_cost of"):
+            built.cascade.classify_many(texts)
+        paid = 0.002 * built.calls[0] + 0.02 * built.calls[1]
+        assert 0.5 * budget <= paid <= 1.3 * budget + 2 * 0.022
+
+
 def test_a_budget_of_one_model_ends_the_run(build: Build, say: Any) -> None:
     """The budget of one member raises LimitReachedError for the run."""
     built = build(
