@@ -25,6 +25,7 @@ from calibrant.metrics import (
     multiclass_log_loss,
     selective_accuracy,
 )
+from calibrant.metrics._confidence import resampled_calibration_errors
 
 Array = NDArray[np.float64]
 EXACT = {"rel": 0.0, "abs": 1e-12}
@@ -96,6 +97,16 @@ def test_calibration_error_equals_its_definition(kind: str, strategy: str, n_bin
             total += inside.sum() / len(p) * abs(p[inside].mean() - y[inside].mean())
     found = expected_calibration_error(p, y, n_bins=n_bins, strategy=strategy)  # type: ignore[arg-type]
     assert found == pytest.approx(total, **EXACT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_of_samples_are_those_of_their_rows(kind: str) -> None:
+    """The calibration error of each sample equals that of its rows handed in alone."""
+    p, y = rows(kind, 4)
+    rng = np.random.default_rng(7)
+    samples = [rng.integers(0, len(p), size=size) for size in (1, 3, len(p), 2 * len(p))]
+    alone = [expected_calibration_error(p[places], y[places], n_bins=7) for places in samples]
+    assert resampled_calibration_errors(p, y, samples, n_bins=7) == pytest.approx(alone, **EXACT)
 
 
 @pytest.mark.parametrize("seed", range(3))

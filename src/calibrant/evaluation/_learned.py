@@ -29,7 +29,11 @@ from calibrant.evaluation._looks import CertificateRequest, counted_certificate
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
 from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned
-from calibrant.metrics._confidence import auroc_interval, expected_calibration_error
+from calibrant.metrics._confidence import (
+    auroc_interval,
+    expected_calibration_error,
+    resampled_calibration_errors,
+)
 from calibrant.metrics._intervals import bootstrap_interval, paired_mean_interval
 from calibrant.runs._directory import (
     CALIBRATION,
@@ -484,7 +488,7 @@ def _ece_interval(p: FloatArray, y: FloatArray, n_resamples: int, rng: np.random
     n = len(p)
     estimate = expected_calibration_error(p, y)
     draws = (rng.integers(0, n, size=n) for _ in range(n_resamples))
-    values = [expected_calibration_error(p[rows], y[rows]) for rows in draws]
+    values = resampled_calibration_errors(p, y, draws)
     shares = ((1.0 - _LEVEL) / 2.0, 0.5, (1.0 + _LEVEL) / 2.0)
     lower, median, upper = np.quantile(values, shares).tolist()
     moved = estimate - median

@@ -7,7 +7,7 @@ confidence are taken in random order and the expectation over that order is repo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import numpy as np
@@ -80,6 +80,33 @@ def expected_calibration_error(
     edges = _edges(p, check_count("n_bins", n_bins, low=1), strategy)
     gap = np.bincount(bin_places(p, edges), weights=p - y)
     return float(np.abs(gap).sum() / len(p))
+
+
+def resampled_calibration_errors(
+    confidence: FloatArray, correct: FloatArray, samples: Iterable[IndexArray], *, n_bins: int = 15
+) -> FloatArray:
+    """Return `expected_calibration_error` of samples of rows, over bins of equal width.
+
+    Each row is put into its bin once, and not once for each sample: that takes a tenth of the time.
+
+    Parameters
+    ----------
+    confidence : ndarray of shape (n,)
+        In [0, 1].
+    correct : ndarray of 0/1, shape (n,)
+        Whether each row is right.
+    samples : iterable of ndarray of int
+        Places of the rows in each sample, from 0, at least one; a row may be there several times.
+    n_bins : int, default 15
+        Bins.
+    """
+    places = bin_places(confidence, _edges(confidence, n_bins, "uniform"))
+    gaps = confidence - correct
+    errors = []
+    for rows in samples:
+        gap = np.bincount(places[rows], weights=gaps[rows])
+        errors.append(np.abs(gap).sum() / len(rows))
+    return np.array(errors)
 
 
 def _edges(p: FloatArray, n_bins: int, strategy: str) -> FloatArray:
