@@ -96,6 +96,15 @@ def test_a_model_that_takes_the_first_option_is_found_out() -> None:
     assert "1 of 4" in found.finding("options").detail
 
 
+def test_no_more_than_all_of_the_probability_moves() -> None:
+    """Of a server whose probabilities do not sum to 1, shares of their sum are compared."""
+    found = examine(Reader((1.7, 0.0), first=True))
+    assert verdicts(found)["sum"] == "problem"
+    assert found.finding("order").detail.startswith(
+        "With the options in reverse order, 100% of the probability"
+    )
+
+
 def test_tied_options_say_nothing_about_their_order() -> None:
     """Of options with the same probability the first one is no choice of the model's."""
     found = examine(Reader((0.25, 0.25)))

@@ -217,5 +217,6 @@ def _is_tied(answer: DecisionAnswer) -> bool:
 
 
 def _distance(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the total variation between two distributions."""
-    return sum(abs(a - b) for a, b in zip(one, other, strict=True)) / 2
+    """Return the total variation between two distributions, each divided by its sum, which a server may miss."""
+    sums = sum(one) or 1.0, sum(other) or 1.0
+    return sum(abs(a / sums[0] - b / sums[1]) for a, b in zip(one, other, strict=True)) / 2
