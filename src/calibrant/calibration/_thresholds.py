@@ -36,6 +36,7 @@ _LEAST: Final = 1e-9  # confidences below count as 0
 _MOST_ROWS = 2.0**50  # beyond this, a number of missing rows is of no use
 # Probability that the accepted rows of one file are less often right than a true certificate lets expect.
 _FILE_DELTA: Final = 0.05
+_ROUNDING: Final = 1e-9
 TARGETS: Final = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 
 
@@ -754,8 +755,7 @@ def certificate_lines(
     yield from _looks_lines(found, run=run)
     lower = found.best_promise
     if lower is None:
-        if found.target_accuracy > TARGETS[-1]:
-            yield f"Nor do they bear a lower promise: targets down to {TARGETS[-1]:g} were tried."
+        yield from _no_lower_lines(found)
         return
     joint = found.delta if found.looks is None else found.looks.total
     certain = (
@@ -767,6 +767,20 @@ def certificate_lines(
     )
     words = ["calibrant", "calibrate", str(run), "--target-accuracy", f"{lower.target_accuracy:g}"]
     yield f"  {shlex.join([*words, '--delta', f'{lower.delta:.12g}', '--out', str(out)])}"
+
+
+def _no_lower_lines(found: CertifiedThreshold) -> Iterator[str]:
+    """Yield a line on lower targets, none of which passed; of a plan, whose targets are the user's, none was tried."""
+    looks = found.looks
+    if looks is None or looks.planned == 1:
+        if found.target_accuracy > TARGETS[-1]:
+            yield f"Nor do they bear a lower promise: targets down to {TARGETS[-1]:g} were tried."
+        return
+    with_next = looks.before + 2 * found.delta / looks.planned
+    if with_next <= found.delta * (1.0 + _ROUNDING):
+        yield (
+            f"No lower target was tried: one can be asked for as the next of the {looks.planned} planned certificates."
+        )
 
 
 def _looks_lines(found: CertifiedThreshold, *, run: str | Path) -> Iterator[str]:
