@@ -250,6 +250,36 @@ def test_the_best_promise_is_named_with_its_command(tmp_path: Path) -> None:
     assert certified == {name: offered[name] for name in certified} | {"delta": total}
 
 
+@pytest.mark.parametrize(
+    ("asked", "printed"),
+    [
+        ((), ""),
+        (("--delta", 0.02), " --delta 0.02"),
+        (("--delta", 0.02, "--looks", 3), " --delta 0.02 --looks 3"),
+        (("--looks", 2), " --looks 2"),
+    ],
+)
+@pytest.mark.parametrize("target", [0.8, 0.99])
+def test_the_command_for_fresh_rows_asks_for_the_same_promise(
+    asked: tuple[object, ...], printed: str, target: float, tmp_path: Path
+) -> None:
+    """It names the delta and the looks that were asked for, whether or not anything was certified."""
+    other = [{**row, "confidence": 0.99 * row["confidence"]} for row in rows(400)]
+    done(
+        run(
+            write_rows(tmp_path / "other.jsonl", other), "--target-accuracy", 0.7, "--out", tmp_path / "other"
+        )
+    )
+    path = write_rows(tmp_path / "p.jsonl", rows(400))
+    result = done(run(path, "--target-accuracy", target, *asked, "--out", tmp_path / "out"))
+    assert ("Nothing certified: " in result.stdout) is (target > 0.9)
+    (line,) = [line for line in result.stdout.splitlines() if "--fresh-test" in line]
+    assert (
+        line
+        == f"  calibrant calibrate RUN --fresh-test FRESH.csv --target-accuracy {target}{printed} --out fresh"
+    )
+
+
 def promised(directory: Path) -> Any:
     """Return the certificate in a directory."""
     return json.loads((directory / "calibration.json").read_text())["certified"]

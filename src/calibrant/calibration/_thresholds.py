@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ _MOST_ROWS = 2.0**50  # beyond this, a number of missing rows is of no use
 # Probability that the accepted rows of one file are less often right than a true certificate lets expect.
 _FILE_DELTA: Final = 0.05
 _ROUNDING: Final = 1e-9
+_DEFAULT_DELTA: Final = 0.05  # of ``calibrant calibrate``
 TARGETS: Final = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 
 
@@ -809,9 +811,23 @@ def _looks_lines(found: CertifiedThreshold, *, run: str | Path) -> Iterator[str]
     named = "RUN"
     if Path(run).is_dir():
         named = str(run)
-    target = f"{found.target_accuracy:g}"
-    words = ["calibrant", "calibrate", named, "--fresh-test", "FRESH.csv", "--target-accuracy", target]
+    words = ["calibrant", "calibrate", named, "--fresh-test", "FRESH.csv", *asked_options(found)]
     yield f"  {shlex.join([*words, '--out', 'fresh'])}"
+
+
+def asked_options(found: CertifiedThreshold) -> list[str]:
+    """Return the options of ``calibrant calibrate`` that ask for the same certificate; others are one more."""
+    looks = found.looks
+    planned = 1 if looks is None else looks.planned
+    delta = found.delta
+    if looks is not None and looks.state == "over" and found.threshold is not None:
+        delta = (delta - looks.before) * planned  # that of a certificate has the earlier ones in it
+    words = ["--target-accuracy", f"{found.target_accuracy:g}"]
+    if not math.isclose(delta, _DEFAULT_DELTA):
+        words += ["--delta", f"{delta:.12g}"]
+    if planned > 1:
+        words += ["--looks", str(planned)]
+    return words
 
 
 def promise_sentence(found: CertifiedThreshold) -> str:
