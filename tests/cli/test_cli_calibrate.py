@@ -218,6 +218,19 @@ def test_an_accuracy_that_was_never_seen_is_said_plainly(tmp_path: Path) -> None
     assert "something else" not in result.stdout
 
 
+def test_a_plan_of_certificates_claims_no_trial_of_lower_targets(tmp_path: Path) -> None:
+    """With --looks no lower target is tried: the output says that one can be asked for, while looks are left."""
+    path, out = write_rows(tmp_path / "p.jsonl", rows(120)), tmp_path / "out"
+    said = []
+    for target in (0.99, 0.98, 0.97):
+        asked = ("--target-accuracy", target, "--looks", 3, "--out", out)
+        said.append(done(run(path, *asked)).stdout)
+    assert all("Nothing certified: " in text and "were tried" not in text for text in said)
+    line = "No lower target was tried: one can be asked for as the next of the 3 planned certificates."
+    assert [line in text for text in said] == [True, True, False]
+    assert "Certified: " in done(run(path, "--target-accuracy", 0.5, "--looks", 3, "--out", out)).stdout
+
+
 def test_the_best_promise_is_named_with_its_command(tmp_path: Path) -> None:
     """Where the wanted accuracy is not certified, the printed command certifies the best promise of these rows."""
     path, out = write_rows(tmp_path / "p.jsonl", rows(120)), tmp_path / "out"
@@ -235,6 +248,36 @@ def test_the_best_promise_is_named_with_its_command(tmp_path: Path) -> None:
     done(run(*shlex.split(line)[2:]))
     certified = json.loads((out / "calibration.json").read_text())["certified"]
     assert certified == {name: offered[name] for name in certified} | {"delta": total}
+
+
+@pytest.mark.parametrize(
+    ("asked", "printed"),
+    [
+        ((), ""),
+        (("--delta", 0.02), " --delta 0.02"),
+        (("--delta", 0.02, "--looks", 3), " --delta 0.02 --looks 3"),
+        (("--looks", 2), " --looks 2"),
+    ],
+)
+@pytest.mark.parametrize("target", [0.8, 0.99])
+def test_the_command_for_fresh_rows_asks_for_the_same_promise(
+    asked: tuple[object, ...], printed: str, target: float, tmp_path: Path
+) -> None:
+    """It names the delta and the looks that were asked for, whether or not anything was certified."""
+    other = [{**row, "confidence": 0.99 * row["confidence"]} for row in rows(400)]
+    done(
+        run(
+            write_rows(tmp_path / "other.jsonl", other), "--target-accuracy", 0.7, "--out", tmp_path / "other"
+        )
+    )
+    path = write_rows(tmp_path / "p.jsonl", rows(400))
+    result = done(run(path, "--target-accuracy", target, *asked, "--out", tmp_path / "out"))
+    assert ("Nothing certified: " in result.stdout) is (target > 0.9)
+    (line,) = [line for line in result.stdout.splitlines() if "--fresh-test" in line]
+    assert (
+        line
+        == f"  calibrant calibrate RUN --fresh-test FRESH.csv --target-accuracy {target}{printed} --out fresh"
+    )
 
 
 def promised(directory: Path) -> Any:

@@ -106,6 +106,19 @@ def test_label_and_classify_take_the_student(tmp_path: Path) -> None:
     assert "dog" in done(command("classify")(tmp_path / "student", "--text", "it barks snow sand")).stdout
 
 
+def test_two_students_of_one_name_are_no_plan(tmp_path: Path) -> None:
+    """A student that was moved has the name of the one that is in its old folder now: a plan would mix them up."""
+    student, moved, source = tmp_path / "student", tmp_path / "moved", predictions(tmp_path)
+    done(run(source, "--out", student))
+    student.rename(moved)
+    assert "dog" in done(command("classify")(moved, "--text", "it barks snow sand")).stdout
+    source.write_text(source.read_text().replace("0.95", "0.7"))
+    done(run(source, "--out", student))
+    plan_cascade(moved, student, small_cost=0, large_cost=1).save(tmp_path / "plan.json")
+    asked = ("run", tmp_path / "plan.json", moved, student, "--text", "it barks")
+    assert f"Expected one student with the name 'distilled:{student}'" in refusal(command("cascade")(*asked))
+
+
 TASK = 'name = "pets"\nlabels = ["cat", "dog"]\nprompt = {}\n[model]\nname = "{}"\n'
 
 

@@ -98,6 +98,18 @@ def test_clients_decode_unless_told() -> None:
     assert opened(Hiding(), scoring="auto").classify("meow").confidence == pytest.approx(80.5 / 101)
 
 
+@pytest.mark.parametrize("further", [0, 1, 4])
+def test_a_broken_first_answer_counts_for_its_row(further: int) -> None:
+    """The call that says nothing about the model is the row's, with its tokens."""
+    message = {"role": "assistant", "content": ""}
+    broken = {"choices": [{"finish_reason": "stop", "message": message}], "usage": {"prompt_tokens": 10}}
+    answers = [broken] * (1 + further) + [("cat", 0.9)]
+    prediction = opened(FakeClient(LABELS, {"meow": answers}), scoring="auto").classify("meow")
+    calls = min(2 + further, 3)
+    assert prediction.attempts == calls
+    assert prediction.usage.prompt_tokens == 10 * min(1 + further, 3)
+
+
 def test_threads_share_the_question() -> None:
     """Classifiers in several threads ask once between them."""
     fake = Hiding(latency=0.05)

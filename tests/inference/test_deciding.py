@@ -379,6 +379,15 @@ def test_a_wrong_answer_is_asked_again(server: DecisionServer) -> None:
     assert len(server.asked) == 2
 
 
+def test_a_wrong_answer_is_paid_for(server: DecisionServer) -> None:
+    """The tokens of an answer whose probabilities cannot be used count for the row."""
+    server.probabilities = (0.1, 0.1, 0.1)
+    with classifier(server, retry=RetryPolicy(attempts=2, initial_seconds=0.001)) as asked:
+        found = asked.classify("?")
+    assert (found.outcome, found.attempts) == (Outcome.ERROR, 2)
+    assert found.usage.prompt_tokens == 24
+
+
 def test_headers_are_sent_and_never_shown(server: DecisionServer) -> None:
     """Headers of one's own go to the server; what they hold is in no message."""
     options = {"api_base": server.root, "extra_headers": {"X-Team": "team-secret-4711"}}

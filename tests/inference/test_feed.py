@@ -238,8 +238,26 @@ def test_silent_model_is_called_once_a_row() -> None:
     assert {prediction.confidence for prediction in found} == {None}
 
 
+def test_answers_asked_in_vain_are_paid_for() -> None:
+    """A row has the tokens of every answered call, of those without log-probabilities too, once."""
+    journal = MemoryJournal()
+    client = _Forgetful(LABELS, {}, default="cat", forgets={3, 4, *range(6, 50)})
+    made = classifier(client, concurrency=1, journal=journal)
+    found = made.classify_many(["a", "b", "c", "d"])
+    attempts = [prediction.attempts for prediction in found]
+    assert attempts == [1, 1, 3, 6]
+    assert [prediction.usage.prompt_tokens for prediction in found] == [10 * calls for calls in attempts]
+    assert [prediction.usage.cost for prediction in found] == [0.5 * calls for calls in attempts]
+    assert (made.meter.tokens, made.meter.cost) == (110, 5.5)
+    again = classifier(client, journal=journal)
+    assert [(row.attempts, row.usage) for row in again.classify_many(["c", "d"])] == [
+        (0, row.usage) for row in found[2:]
+    ]
+    assert again.meter.tokens == 0
+
+
 class _Forgetful(FakeClient):
-    """Model that leaves log-probabilities out of some answers, by their number."""
+    """Priced model that leaves log-probabilities out of some answers, by their number."""
 
     def __init__(self, *arguments: Any, forgets: set[int], **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -249,6 +267,7 @@ class _Forgetful(FakeClient):
         response: Any = await super().complete(request)
         if len(self.requests) in self.forgets:
             response["choices"][0].pop("logprobs", None)
+        response |= {"usage": {"prompt_tokens": 10}, "_hidden_params": {"response_cost": 0.5}}
         return response
 
 

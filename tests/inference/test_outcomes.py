@@ -21,6 +21,7 @@ from calibrant.inference import Classifier, RetryPolicy
 from calibrant.testing import Answer, FakeClient, fake_response
 
 LABELS = ["cat", "dog"]
+DOWN = ProviderError("down", provider="fake", retryable=True)
 
 
 class Patience:
@@ -186,6 +187,16 @@ def test_retry_after_an_empty_answer() -> None:
     """A good answer after an empty one counts, with both attempts."""
     prediction, _ = classify([response(""), "cat"])
     assert (prediction.outcome, prediction.label, prediction.attempts) == (Outcome.OK, "cat", 2)
+
+
+@pytest.mark.parametrize(
+    ("answers", "paid"), [([], 30), (["cat"], 10), ([DOWN, "cat"], 10), ([DOWN, DOWN], 10)]
+)
+def test_broken_answers_are_paid_for(answers: list[Answer], paid: int) -> None:
+    """The tokens of a broken answer count for its row, whatever comes of the next calls."""
+    broken = {**response(""), "usage": {"prompt_tokens": 10}}
+    prediction, _ = classify([broken, *answers] if answers else broken)
+    assert prediction.usage.prompt_tokens == paid
 
 
 # --- calls that fail ----------------------------------------------------------------------------

@@ -215,6 +215,17 @@ def test_usage_adds_all_samples() -> None:
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cost) == (30, 10, 0.875)
 
 
+@pytest.mark.parametrize(("answered", "outcome"), [(1, Outcome.OK), (0, Outcome.ERROR)])
+def test_usage_adds_samples_that_failed(answered: int, outcome: Outcome) -> None:
+    """Tokens and costs of answers that could not be read are paid, too, be the row an error for them."""
+    broken = priced("cat", 0.5)
+    broken["choices"][0]["message"]["content"] = ""
+    answers = [priced("cat", 0.25)] * answered
+    prediction = sample(*answers, *[broken] * (4 - 2 * answered), samples=2)
+    assert (prediction.outcome, prediction.attempts) == (outcome, 4 - answered)
+    assert prediction.usage.cost == 0.5 * (4 - 2 * answered) + 0.25 * answered
+
+
 @pytest.mark.parametrize(("costs", "total"), [([0.25, None], 0.25), ([None, None], None), ([0.0, None], 0.0)])
 def test_cost_adds_known_costs(costs: list[float | None], total: float | None) -> None:
     """The cost is the sum of the known costs, and None where none is known."""

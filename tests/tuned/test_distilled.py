@@ -192,6 +192,37 @@ def test_bundle_of_a_student_opens_elsewhere(tmp_path: Path) -> None:
     assert (after.label, after.confidence, after.model) == ("dog", before.confidence, found.name)
 
 
+def test_a_student_opens_where_its_folder_is_now(tmp_path: Path) -> None:
+    """A moved folder answers as before, with the student in it, whatever is at its old place by now."""
+    text = "it barks and sleeps"
+    found = distill(easy(tmp_path), tmp_path / "student")
+    with load(found.directory) as student:
+        before, description = student.classify(text), student.describe()
+    moved = found.directory.rename(tmp_path / "moved")
+    for _ in range(2):
+        with load(moved) as student:
+            after = student.classify(text)
+            assert student.describe() == description
+        assert (after.confidence, after.model) == (before.confidence, found.name)
+        if not found.directory.exists():
+            distill(easy(tmp_path, 60), tmp_path / "student")
+    with load(found.directory) as other:
+        assert other.classify(text).confidence != before.confidence
+        assert other.describe() != description
+    Tuned.from_run(moved).save(tmp_path / "bundle")
+    shutil.rmtree(moved)
+    with load(tmp_path / "bundle") as student:
+        assert student.classify(text).confidence == before.confidence
+
+
+def test_a_run_whose_student_was_moved_says_what_to_do(tmp_path: Path) -> None:
+    """What names a student by its folder looks for it there."""
+    found = distill(easy(tmp_path), tmp_path / "student")
+    found.directory.rename(tmp_path / "moved")
+    with pytest.raises(StateError, match=r"student.student\.json: .* where it is now, or move it back"):
+        Classifier(model=found.name, labels=LABELS)
+
+
 def test_bundle_of_a_cascade_holds_its_student(tmp_path: Path) -> None:
     """The bundle of an evaluated cascade opens after the student's folder is gone; without it nothing is exported."""
     found = distill(easy(tmp_path), tmp_path / "student")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,8 @@ _LEAST: Final = 1e-9  # confidences below count as 0
 _MOST_ROWS = 2.0**50  # beyond this, a number of missing rows is of no use
 # Probability that the accepted rows of one file are less often right than a true certificate lets expect.
 _FILE_DELTA: Final = 0.05
+_ROUNDING: Final = 1e-9
+_DEFAULT_DELTA: Final = 0.05  # of ``calibrant calibrate``
 TARGETS: Final = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 
 
@@ -754,8 +757,7 @@ def certificate_lines(
     yield from _looks_lines(found, run=run)
     lower = found.best_promise
     if lower is None:
-        if found.target_accuracy > TARGETS[-1]:
-            yield f"Nor do they bear a lower promise: targets down to {TARGETS[-1]:g} were tried."
+        yield from _no_lower_lines(found)
         return
     joint = found.delta if found.looks is None else found.looks.total
     certain = (
@@ -767,6 +769,20 @@ def certificate_lines(
     )
     words = ["calibrant", "calibrate", str(run), "--target-accuracy", f"{lower.target_accuracy:g}"]
     yield f"  {shlex.join([*words, '--delta', f'{lower.delta:.12g}', '--out', str(out)])}"
+
+
+def _no_lower_lines(found: CertifiedThreshold) -> Iterator[str]:
+    """Yield a line on lower targets, none of which passed; of a plan, whose targets are the user's, none was tried."""
+    looks = found.looks
+    if looks is None or looks.planned == 1:
+        if found.target_accuracy > TARGETS[-1]:
+            yield f"Nor do they bear a lower promise: targets down to {TARGETS[-1]:g} were tried."
+        return
+    with_next = looks.before + 2 * found.delta / looks.planned
+    if with_next <= found.delta * (1.0 + _ROUNDING):
+        yield (
+            f"No lower target was tried: one can be asked for as the next of the {looks.planned} planned certificates."
+        )
 
 
 def _looks_lines(found: CertifiedThreshold, *, run: str | Path) -> Iterator[str]:
@@ -795,9 +811,23 @@ def _looks_lines(found: CertifiedThreshold, *, run: str | Path) -> Iterator[str]
     named = "RUN"
     if Path(run).is_dir():
         named = str(run)
-    target = f"{found.target_accuracy:g}"
-    words = ["calibrant", "calibrate", named, "--fresh-test", "FRESH.csv", "--target-accuracy", target]
+    words = ["calibrant", "calibrate", named, "--fresh-test", "FRESH.csv", *asked_options(found)]
     yield f"  {shlex.join([*words, '--out', 'fresh'])}"
+
+
+def asked_options(found: CertifiedThreshold) -> list[str]:
+    """Return the options of ``calibrant calibrate`` that ask for the same certificate; others are one more."""
+    looks = found.looks
+    planned = 1 if looks is None else looks.planned
+    delta = found.delta
+    if looks is not None and looks.state == "over" and found.threshold is not None:
+        delta = (delta - looks.before) * planned  # that of a certificate has the earlier ones in it
+    words = ["--target-accuracy", f"{found.target_accuracy:g}"]
+    if not math.isclose(delta, _DEFAULT_DELTA):
+        words += ["--delta", f"{delta:.12g}"]
+    if planned > 1:
+        words += ["--looks", str(planned)]
+    return words
 
 
 def promise_sentence(found: CertifiedThreshold) -> str:

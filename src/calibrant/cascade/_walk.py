@@ -594,6 +594,7 @@ class Walk:
                 outcome=Outcome.ERROR,
                 reason=str(error),
                 attempts=error.attempts,
+                usage=error.usage or Usage(),
                 status=error.status,
             )
         return await classifier.finished_ahead(query, answer, charge=partial(self._charge, classifier))
@@ -610,7 +611,7 @@ class Walk:
         try:
             assessed = await self._in_time(row, self.judge.assess(query, answered, member.described))
         except ProviderError as error:
-            return NoEvidence(reason=str(error), attempts=error.attempts)
+            return NoEvidence(reason=str(error), usage=error.usage or Usage(), attempts=error.attempts)
         if isinstance(assessed, NoEvidence):
             return assessed
         return self.policy.calibrate(position, assessed, answer.label)
@@ -712,6 +713,7 @@ class Walk:
                 systemic=True,
             )
             failure.attempts = row.attempts
+            failure.usage = row.usage
             raise failure
         answer = row.answer
         reason = answer.reason

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibrant import evaluation, reports
-from calibrant.calibration._thresholds import CertifiedThreshold, certificate_lines, promise_sentence
+from calibrant.calibration._thresholds import asked_options, certificate_lines, promise_sentence
 from calibrant.cli._tables import (
     aligned,
     check_tracking,
@@ -176,8 +176,9 @@ def _promise_lines(found: CalibrationResult, *, run: Path, out: Path) -> Iterato
         yield from certificate_lines(found.certified, run=run, out=out)
     if found.replaced is not None:
         target = f"{found.replaced.target_accuracy:g}"
-        asked = ["--target-accuracy", target, *_asked_delta(found.replaced)]
-        again = shlex.join(["calibrant", "calibrate", str(run), *asked, "--out", str(out)])
+        again = shlex.join(
+            ["calibrant", "calibrate", str(run), *asked_options(found.replaced), "--out", str(out)]
+        )
         yield (
             f"That replaces the certificate of accuracy {target} in {out}; to have that again, which counts once while "
             f"the answers are the same: {again}"
@@ -191,16 +192,6 @@ def _promise_lines(found: CalibrationResult, *, run: Path, out: Path) -> Iterato
             "No answer is accepted by these thresholds, which promise nothing. To certify one, add --target-accuracy "
             "0.9, or another accuracy; `calibrant label --accept-suggested` accepts from the high one on all the same."
         )
-
-
-def _asked_delta(found: CertifiedThreshold) -> list[str]:
-    """Return the options by which a certificate was asked for: others would make it one more of these rows."""
-    looks = found.looks
-    if looks is None:
-        return ["--delta", f"{found.delta:g}"]
-    if looks.planned > 1:
-        return ["--delta", f"{found.delta:g}", "--looks", str(looks.planned)]
-    return ["--delta", f"{found.delta - looks.before:g}"]
 
 
 def _left_out(found: CalibrationResult) -> str:

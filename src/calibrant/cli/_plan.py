@@ -216,11 +216,22 @@ def _asked(source: Task | Tuned, model: str | None, place: str | None) -> Task:
 
 
 def _students_given(members: Sequence[_Member]) -> dict[str, Head]:
-    """Return the students that the bundles among the members hold, by name."""
+    """Return the students that the runs and bundles among the members hold, by name.
+
+    Raises
+    ------
+    ConfigurationError
+        Two of them have the same name, as one was moved before the other was distilled into the same folder.
+    """
     given: dict[str, Head] = {}
     for source, _, _ in members:
-        if isinstance(source, Tuned):
-            given.update(source.students)
+        students = source.students if isinstance(source, Tuned) else {}
+        for name, head in students.items():
+            if given.setdefault(name, head).digest != head.digest:
+                raise ConfigurationError(
+                    f"Expected one student with the name {name!r} in a plan, got two: distil one of them into another "
+                    "folder."
+                )
     return given
 
 

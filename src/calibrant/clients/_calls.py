@@ -7,11 +7,12 @@ import functools
 import logging
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, TypeVar
 
 from calibrant.core._errors import ConfigurationError, ProviderError
+from calibrant.core._prediction import Usage
 from calibrant.core._predictor import interruptible_sleep
 from calibrant.core._reported import is_number
 
@@ -96,9 +97,9 @@ class FirstCall:
             return await self._go_ahead(start, call)
         await asyncio.wait([first], timeout=_HEAD_START_SECONDS)
         failure = first.result() if first.done() else None
-        if failure is not None:  # in a copy, as every caller sets `attempts` on its own
+        if failure is not None:  # in a copy, as every caller sets its own effort
             copy = type(failure).__new__(type(failure), *failure.args)
-            vars(copy).update(vars(failure), attempts=1)
+            vars(copy).update(vars(failure), attempts=1, usage=None)
             raise copy
         return await call()
 
@@ -271,13 +272,15 @@ class RetryPolicy:
         """Return True if the same call may succeed soon."""
         return error.retryable and (error.retry_after or 0.0) <= self.maximum_retry_after_seconds
 
-    async def repeat(self, call: Call[_T]) -> tuple[_T, int]:
+    async def repeat(self, call: Call[_T], *, paid: Sequence[Usage] = ()) -> tuple[_T, int]:
         """Repeat a call until it succeeds, no attempt is left, or a failure is not worth a retry.
 
         Parameters
         ----------
         call : coroutine function
             Makes one call.
+        paid : sequence of Usage, optional
+            What the answered calls took; `call` adds to it.
 
         Returns
         -------
@@ -289,7 +292,7 @@ class RetryPolicy:
         Raises
         ------
         ProviderError
-            The last failure; its attribute ``attempts`` holds the number of calls made.
+            The last failure; its attribute ``attempts`` holds the number of calls made, and ``usage`` what they took.
         """
         attempts = 0
         while True:
@@ -298,6 +301,7 @@ class RetryPolicy:
                 return await call(), attempts
             except ProviderError as error:
                 error.attempts = attempts
+                error.usage = sum(paid, Usage())
                 if attempts >= self.attempts or not self.worth_retrying(error):
                     raise
                 seconds = self.wait_seconds(attempts, error)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from calibrant.core._reported import clean_line
+from calibrant.core._reported import Usage, clean_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,6 +188,9 @@ class ProviderError(CalibrantError):
     ----------
     attempts : int
         Calls made before giving up; set by the code that retries.
+    usage : Usage or None
+        What those of these calls took that were answered, and whose answers could not be used; None where there were
+        none. Set by the same code.
     connection_refused : bool
         True if nothing listens at the server's address.
 
@@ -223,6 +226,7 @@ class ProviderError(CalibrantError):
         self.hint = hint
         self._systemic = systemic
         self.attempts = 1
+        self.usage: Usage | None = None
         self.connection_refused = False
         text = clean_line(f"{provider}: {message}", limit=_LONGEST_MESSAGE)
         super().__init__(f"{text} {hint}" if hint else text)
@@ -299,6 +303,7 @@ class LogprobsUnsupportedError(ProviderError):
             section=section,
         )
         copy.attempts = self.attempts
+        copy.usage = self.usage
         return copy
 
     @staticmethod

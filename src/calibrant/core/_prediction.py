@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._reported import MOST_TOKENS, clean_line
+from calibrant.core._reported import Usage as Usage  # noqa: PLC0414 (errors have some, too)
 
 # Types that travel between all floors.
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -347,38 +348,6 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Usage:
-    """Token counts and cost of one answer.
-
-    Attributes
-    ----------
-    prompt_tokens, completion_tokens : int
-        Token counts reported by the provider; 0 if missing.
-    cost : float or None
-        US dollars; None where no price is known.
-
-    Examples
-    --------
-    >>> from calibrant.core import Usage
-    >>> Usage(prompt_tokens=80, cost=0.01) + Usage(completion_tokens=5)
-    Usage(prompt_tokens=80, completion_tokens=5, cost=0.01)
-    """
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost: float | None = None
-
-    def __add__(self, other: Usage) -> Usage:
-        """Return the sum of tokens and of known costs; the cost is None if both costs are unknown."""
-        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
-        return Usage(
-            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
-            completion_tokens=self.completion_tokens + other.completion_tokens,
-            cost=sum(costs) if costs else None,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Step:
     """Contribution of one model of a cascade to a row.
 
@@ -554,14 +523,22 @@ class Prediction:
         found = replace(given, logprobs=logprobs, **others)
         return replace(self, label=label, confidence=found.confidence(label), distribution=found)
 
-    def with_effort(self, *, attempts: int | None = None, latency_seconds: float | None = None) -> Prediction:
-        """Return a copy with another number of attempts, or another duration in seconds, or both.
+    def with_effort(
+        self,
+        *,
+        attempts: int | None = None,
+        latency_seconds: float | None = None,
+        usage: Usage | None = None,
+    ) -> Prediction:
+        """Return a copy with another number of attempts, duration in seconds, or usage, or several of these.
 
         Parameters
         ----------
         attempts : int, optional
             By default this one's; 0 makes it 0 for every step of a cascade as well.
         latency_seconds : float, optional
+            By default this one's.
+        usage : Usage, optional
             By default this one's.
         """
         # `dataclasses.replace` runs the constructor on all fields, for every row: ten times slower.
@@ -573,6 +550,8 @@ class Prediction:
                 copy.__dict__["steps"] = tuple(replace(step, attempts=0) for step in self.steps)
         if latency_seconds is not None:
             copy.__dict__["latency_seconds"] = latency_seconds
+        if usage is not None:
+            copy.__dict__["usage"] = usage
         return copy
 
     @property

@@ -1,10 +1,11 @@
-"""Functions for text that people read, and for values that servers report: made printable, bounded and checked."""
+"""Text that people read, and values that servers report: made printable, bounded and checked."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, TypeGuard
 
@@ -23,6 +24,38 @@ _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 # White space that JSON knows is layout; the rest has no place in an answer.
 _UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Token counts and cost of one answer.
+
+    Attributes
+    ----------
+    prompt_tokens, completion_tokens : int
+        Token counts reported by the provider; 0 if missing.
+    cost : float or None
+        US dollars; None where no price is known.
+
+    Examples
+    --------
+    >>> from calibrant.core import Usage
+    >>> Usage(prompt_tokens=80, cost=0.01) + Usage(completion_tokens=5)
+    Usage(prompt_tokens=80, completion_tokens=5, cost=0.01)
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        """Return the sum of tokens and of known costs; the cost is None if both costs are unknown."""
+        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cost=sum(costs) if costs else None,
+        )
 
 
 def is_number(value: object) -> TypeGuard[float]:

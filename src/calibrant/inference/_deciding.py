@@ -21,7 +21,15 @@ from calibrant.core._completion import (
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._labels import LabelSet, split_label_list
-from calibrant.core._prediction import BoolArray, LabelDistribution, LogprobSpace, Outcome, Part, Prediction
+from calibrant.core._prediction import (
+    BoolArray,
+    LabelDistribution,
+    LogprobSpace,
+    Outcome,
+    Part,
+    Prediction,
+    Usage,
+)
 from calibrant.core._structures import YES, OrdinalLabels
 from calibrant.inference._methods import Method, ModelSetup
 from calibrant.inference._reader import Content, label_content, parts_content
@@ -111,15 +119,18 @@ class Deciding(Method):
         prompt = _content(request, "system") or _DEFAULT_INSTRUCTIONS
         text = _content(request, "user")
         questions = self._questions_under(prompt)
+        paid: list[Usage] = []
 
         async def decide() -> tuple[DecisionResponse, list[list[float] | None]]:
             decision = await client.decide(text, questions)
+            paid.append(decision.usage)
             return decision, [self._checked(answer) for answer in decision.answers]
 
         (decision, probabilities), attempts = await self.calls.make(
-            decide, provider=client.name, request=request
+            decide, provider=client.name, request=request, paid=paid
         )
-        effort: dict[str, Any] = {"usage": decision.usage, "model": decision.model, "attempts": attempts}
+        usage = sum(paid, Usage())
+        effort: dict[str, Any] = {"usage": usage, "model": decision.model, "attempts": attempts}
         found: list[Content | None] = []
         for part, answer, shares in zip(self._parts, decision.answers, probabilities, strict=True):
             if answer is None or shares is None:

@@ -110,13 +110,14 @@ class RowCalls:
         Raises
         ------
         ProviderError
-            It failed; ``attempts`` counts the row's calls.
+            It failed; ``attempts`` counts the row's calls, and ``usage`` what they took.
         """
         try:
             found, attempts = await self.calls.make(call, provider=self.provider, request=self.request)
         except ProviderError as error:
             self.made += error.attempts
             error.attempts = self.made
+            error.usage = self.usage
             raise
         self.made += attempts
         return found
@@ -129,6 +130,7 @@ class RowCalls:
         except LogprobsUnavailableError as error:
             failure = ProviderError(f"unusable log-probabilities: {error}", provider=self.provider)
             failure.attempts = self.made
+            failure.usage = self.usage
             raise failure from error
 
     @property

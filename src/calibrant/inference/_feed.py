@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from calibrant.clients._calls import LoopValues
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
-from calibrant.core._prediction import Journal, Outcome, Prediction
+from calibrant.core._prediction import Journal, Outcome, Prediction, Usage
 from calibrant.core._predictor import INPUT_SLOT, CallGroup, OnPrediction, Query, RetryCancelScope, Stop
 from calibrant.core._reported import counted
 from calibrant.inference._limits import Gate
@@ -251,6 +251,7 @@ class Runner:
                     outcome=outcome,
                     reason=str(error),
                     attempts=error.attempts,
+                    usage=error.usage or Usage(),
                     status=error.status,
                 )
             prediction = prediction.with_effort(latency_seconds=time.perf_counter() - start)

@@ -29,7 +29,7 @@ from calibrant.core._errors import (
     ProviderError,
     ProviderTimeoutError,
 )
-from calibrant.core._prediction import Journal, LogprobSpace, Outcome, Prediction
+from calibrant.core._prediction import Journal, LogprobSpace, Outcome, Prediction, Usage
 from calibrant.core._predictor import Query
 from calibrant.core._reported import counted
 from calibrant.inference._abilities import refuses_form, tell_form
@@ -108,6 +108,7 @@ class ModelCalls:
         provider: str,
         operation: str = "chat",
         request: CompletionRequest | None = None,
+        paid: Sequence[Usage] = (),
     ) -> Awaitable[tuple[_T, int]]:
         """Make a call through the gate, with retries while the failure is retryable.
 
@@ -121,6 +122,8 @@ class ModelCalls:
             Kind of the call, for its span.
         request : CompletionRequest, optional
             Request with the messages, for its span.
+        paid : sequence of Usage, optional
+            What the answered calls took; `call` adds to it.
 
         Returns
         -------
@@ -132,9 +135,10 @@ class ModelCalls:
         Raises
         ------
         ProviderError
-            The last failure, which may be a deadline; its attribute ``attempts`` holds the number of calls made.
+            The last failure, which may be a deadline; its attribute ``attempts`` holds the number of calls made, and
+            ``usage`` what they took.
         """
-        return self.policy.repeat(partial(self._once, call, provider, operation, request))
+        return self.policy.repeat(partial(self._once, call, provider, operation, request), paid=paid)
 
     async def respond(self, client: Client, request: CompletionRequest) -> tuple[object, int]:
         """Return the response to a request, and the number of calls made; a broken one is retried like a failed call.
@@ -455,12 +459,12 @@ class Method(ABC):
 
     @abstractmethod
     async def answer(self, request: CompletionRequest) -> Prediction:
-        """Return the prediction of a request; its ``attempts`` counts the calls made.
+        """Return the prediction of a request; its ``attempts`` counts the calls made, and ``usage`` what they took.
 
         Raises
         ------
         ProviderError
-            The model could not be asked, after retries; ``attempts`` counts the calls made.
+            The model could not be asked, after retries; it counts likewise.
         """
 
     def key(self, query: Query) -> str:
@@ -538,14 +542,20 @@ class Decoding(Method):
         """
         request = self.reader.shaped(request)
         silent: list[Prediction] = []
+        paid: list[Usage] = []
 
         async def call() -> Prediction:
             response = await self.client.complete(request)
             self.calls.note_rates(response)
-            return self._read(response, silent, asks_for_logprobs=request.top_logprobs > 0)
+            prediction = self.reader.read(response)
+            paid.append(prediction.usage)
+            self._refuse(prediction, response, silent, asks_for_logprobs=request.top_logprobs > 0)
+            return prediction
 
         try:
-            prediction, attempts = await self.calls.make(call, provider=self.client.name, request=request)
+            prediction, attempts = await self.calls.make(
+                call, provider=self.client.name, request=request, paid=paid
+            )
         except ProviderError as error:
             if not silent:
                 self._doubt(error)
@@ -554,22 +564,23 @@ class Decoding(Method):
             attempts = error.attempts
         if attempts == prediction.attempts:
             return prediction
-        return prediction.with_effort(attempts=attempts)
+        return prediction.with_effort(attempts=attempts, usage=sum(paid, Usage()))
 
     def _doubt(self, error: ProviderError) -> None:
         """Forget the finding about the model if it is refused now; the next run finds out anew."""
         if refuses_form(error) or isinstance(error, LogprobsUnsupportedError):
             self.reader.abilities.forget()
 
-    def _read(self, response: object, silent: list[Prediction], *, asks_for_logprobs: bool) -> Prediction:
-        """Return a response's prediction; if a retry may add log-probabilities, store it and raise.
+    def _refuse(
+        self, prediction: Prediction, response: object, silent: list[Prediction], *, asks_for_logprobs: bool
+    ) -> None:
+        """Raise an error for a broken answer; one to which a retry may add log-probabilities is stored.
 
         Raises
         ------
         ProviderError
             Another call may bring a better response.
         """
-        prediction = self.reader.read(response)
         if prediction.outcome is Outcome.ERROR:
             raise ProviderError(prediction.reason, provider=self.client.name, retryable=True)
         wants_evidence = (
@@ -584,7 +595,6 @@ class Decoding(Method):
             raise ProviderError(
                 "the answer has no log-probabilities.", provider=self.client.name, retryable=True
             )
-        return prediction
 
     def _lacks_logprobs(self, prediction: Prediction, response: object, *, again: bool) -> bool:
         """Record an answer; return True if a retry may bring its missing log-probabilities."""

@@ -66,6 +66,8 @@ _LOG = logging.getLogger("calibrant")
 _DECIDING: Final = ("decisions/", "systemone/")
 STUDENT: Final = "distilled:"
 """Beginning of a student's name; the folder of its file follows."""
+STUDENT_FILE: Final = "student.json"
+"""That file."""
 _EMBEDDED: Final = ("local/", "llamacpp:", "fake/", STUDENT)
 # Scoring that every model allows.
 _ALLOWED: Final = frozenset({"auto", "fused", "verbalised", "sampled"})

@@ -114,8 +114,9 @@ class RowAnswers:
 
     @property
     def usage(self) -> Usage:
-        """Total tokens and cost of all answers."""
-        return sum((answer.usage for answer in self.given), Usage())
+        """Total tokens and cost of all answers, those of no use included."""
+        failed = (failure.usage or Usage() for failure in self.failures)
+        return sum((*(answer.usage for answer in self.given), *failed), Usage())
 
 
 async def ask_together(questions: Iterable[Awaitable[Prediction]]) -> RowAnswers:
@@ -226,6 +227,7 @@ class Sampling(Method):
         if 2 * len(answers.given) < self.samples:
             failure = answers.failures[0]
             failure.attempts = answers.attempts
+            failure.usage = answers.usage
             raise failure
         legal = [answer for answer in answers.given if answer.label is not None]
         if legal:
@@ -639,9 +641,9 @@ class AutoDecoding(Decoding):
                 raise
             return ModelAbilities()
         prediction = self.reader.read(response)
+        abilities.first = request, replace(prediction, attempts=attempts)
         if prediction.outcome is Outcome.ERROR:  # the row is asked about again
             return ModelAbilities()
-        abilities.first = request, replace(prediction, attempts=attempts)
         completion = read_completion(response)
         has_any = completion.tokens is not None or bool(completion.evidence_problem)
         is_silent = prediction.outcome is Outcome.OK and prediction.confidence is None and not has_any
@@ -650,13 +652,18 @@ class AutoDecoding(Decoding):
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the prediction from a decoded answer, or from answers that state their confidence."""
         first = self.reader.abilities.take_first(request)
-        if self.is_fused:
-            found = await self._fused().answer(request)
-            if first is None:
-                return found
-            usage = first.usage + found.usage  # the call in vain counts for its row
-            return replace(found, usage=usage, attempts=first.attempts + found.attempts)
-        return first or await super().answer(request)
+        answer = self._fused().answer if self.is_fused else super().answer
+        if first is None:
+            return await answer(request)
+        if not self.is_fused and first.outcome is not Outcome.ERROR:
+            return first
+        try:  # the call in vain counts for its row
+            found = await answer(request)
+        except ProviderError as error:
+            error.attempts += first.attempts
+            error.usage = first.usage + (error.usage or Usage())
+            raise
+        return found.with_effort(attempts=first.attempts + found.attempts, usage=first.usage + found.usage)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the settings of the method in use, for cache keys."""

@@ -19,12 +19,14 @@ from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._prediction import LogprobSpace
 from calibrant.heads._head import Head
 from calibrant.inference._heads import opened_head
-from calibrant.inference._models import STUDENT
+from calibrant.inference._models import STUDENT, STUDENT_FILE
 from calibrant.inference._text_vectors import vectors_of
 
-_FILE: Final = "student.json"
 _TOGETHER: Final = 64  # rows under way, which are answered together
-_REMEDY: Final = "name the folder that `calibrant distill` wrote, or distil the run again"
+_REMEDY: Final = (
+    "name the folder that `calibrant distill` wrote where it is now, or move it back; a bundle that `calibrant export` "
+    "makes of it holds the student"
+)
 
 
 # Students of the bundle or run that is being opened, by name: they are not in the folders that the names say.
@@ -46,7 +48,7 @@ def student_name(folder: Path) -> str:
     return f"{STUDENT}{folder}"
 
 
-def save_student(head: Head, folder: Path, name: str = _FILE) -> None:
+def save_student(head: Head, folder: Path, name: str = STUDENT_FILE) -> None:
     """Write a student's file into its folder, or under another name beside a run.
 
     Raises
@@ -74,7 +76,7 @@ def read_student(name: str) -> Head:
     """Return a student by its name, with its embedding model not open; see `open_student`."""
     if name in _AT_HAND.get():
         return _AT_HAND.get()[name]
-    return read_student_file(Path(name.removeprefix(STUDENT)) / _FILE)
+    return read_student_file(Path(name.removeprefix(STUDENT)) / STUDENT_FILE)
 
 
 def read_student_file(path: Path) -> Head:

@@ -30,7 +30,14 @@ from calibrant.heads._tuned import (
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier, as_classifier
 from calibrant.inference._examinations import identity
-from calibrant.inference._models import ModelLike, call_options, label_of, may_be_withheld, open_client
+from calibrant.inference._models import (
+    STUDENT_FILE,
+    ModelLike,
+    call_options,
+    label_of,
+    may_be_withheld,
+    open_client,
+)
 from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
@@ -151,7 +158,7 @@ class _RunReader:
     def tuned(self) -> Tuned:
         """Return the tuned classifier of the run."""
         students = {}
-        if (self._path / STUDENT_FILES[0]).exists():
+        if any((self._path / file).exists() for file in (STUDENT_FILE, STUDENT_FILES[0])):
             students = saved_students([own.task for own in self._tasks], self._path)
         asked = Tuned(
             path=self._path,

@@ -19,7 +19,14 @@ from calibrant.core._rows import Columns
 from calibrant.core._settings import DemonstrationSettings, ModelSettings, Section, describe_problem
 from calibrant.core._structures import labels_from_record
 from calibrant.core._task import RecordedTask, Task
-from calibrant.inference._models import STUDENT, ConfiguredModel, public_model, replaced_model, task_settings
+from calibrant.inference._models import (
+    STUDENT,
+    STUDENT_FILE,
+    ConfiguredModel,
+    public_model,
+    replaced_model,
+    task_settings,
+)
 from calibrant.runs._directory import (
     KNOWN_TEXTS,
     MANIFEST,
@@ -498,7 +505,12 @@ def saved_students(tasks: Iterable[Task], place: Path) -> dict[str, Head]:
     """Return the students that the folder of a run or a bundle holds, by name."""
     from calibrant.inference._student import read_student_file  # noqa: PLC0415 (few runs have one)
 
-    named = zip(student_names(tasks), STUDENT_FILES, strict=False)
+    files = STUDENT_FILES
+    if (
+        place / STUDENT_FILE
+    ).exists():  # the student's own folder, which may be another one than its name says
+        files = (STUDENT_FILE,)
+    named = zip(student_names(tasks), files, strict=False)
     return {name: read_student_file(place / file) for name, file in named}
 
 

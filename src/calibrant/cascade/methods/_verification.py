@@ -273,6 +273,7 @@ class Verifier:
         if _too_long(new):
             refusal = _too_long(answers)[0]
             refusal.attempts = answers.attempts
+            refusal.usage = answers.usage
             raise refusal
         if new.given and together < self.k:
             rest = await self._ask(question, answer, context, range(together, self.k))
@@ -520,7 +521,7 @@ class AutoMixEntailment(BaseMethod):
         except DataError as error:
             return NoEvidence(reason=str(error), attempts=0)
         except ProviderError as error:
-            return NoEvidence(reason=str(error), attempts=error.attempts)
+            return NoEvidence(reason=str(error), usage=error.usage or Usage(), attempts=error.attempts)
         share = verdict.confidence
         usage = verdict.usage
         attempts = verdict.attempts
