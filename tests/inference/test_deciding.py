@@ -16,6 +16,8 @@ from calibrant.core import (
     ConfigurationError,
     Field,
     FieldLabels,
+    LimitReachedError,
+    Limits,
     LogprobSpace,
     MultiLabels,
     OpenLabels,
@@ -379,13 +381,27 @@ def test_a_wrong_answer_is_asked_again(server: DecisionServer) -> None:
     assert len(server.asked) == 2
 
 
-def test_a_wrong_answer_is_paid_for(server: DecisionServer) -> None:
-    """The tokens of an answer whose probabilities cannot be used count for the row."""
+@pytest.mark.parametrize("changes", [{}, {"type": "told"}, {"probabilities": {"cat": None}}])
+def test_a_wrong_answer_is_paid_for(server: DecisionServer, changes: dict[str, object]) -> None:
+    """The tokens of an answer that cannot be used, or not even be read, count for the row."""
     server.probabilities = (0.1, 0.1, 0.1)
+    server.changes = changes
     with classifier(server, retry=RetryPolicy(attempts=2, initial_seconds=0.001)) as asked:
         found = asked.classify("?")
     assert (found.outcome, found.attempts) == (Outcome.ERROR, 2)
     assert found.usage.prompt_tokens == 24
+
+
+def test_wrong_answers_use_a_budget_up(server: DecisionServer) -> None:
+    """A server whose every answer is broken costs no more than the budget allows."""
+    server.changes = {"type": "told"}
+    limits = Limits(max_cost=0.5, concurrency=1)
+    prices = {"api_base": server.root, "input_cost_per_token": 0.01, "output_cost_per_token": 0.01}
+    with classifier(server, retry=RetryPolicy(attempts=1), options=prices, limits=limits) as asked:
+        with pytest.raises(LimitReachedError, match="max_cost"):
+            asked.classify_many(list(map(str, range(30))))
+        assert asked.meter.cost == pytest.approx(0.12 * len(server.asked))
+    assert len(server.asked) == 5
 
 
 def test_headers_are_sent_and_never_shown(server: DecisionServer) -> None:

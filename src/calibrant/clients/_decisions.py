@@ -148,9 +148,16 @@ class RemoteDecisionClient:
             if error.status in _ABSENT:
                 raise with_hint(error, _NO_ROUTE, systemic=True) from None
             raise
-        return self._decision(found, questions)
+        usage = self._usage(found)
+        try:
+            return self._decision(found, questions, usage)
+        except ProviderError as error:
+            error.usage = usage  # the answer cannot be used, and is paid for
+            raise
 
-    def _decision(self, found: _Found, questions: Sequence[DecisionQuestion]) -> DecisionResponse:
+    def _decision(
+        self, found: _Found, questions: Sequence[DecisionQuestion], usage: Usage
+    ) -> DecisionResponse:
         reported = found.data.get("answers")
         if isinstance(reported, list | tuple):
             entries = map(reported_mapping, reported)
@@ -162,7 +169,7 @@ class RemoteDecisionClient:
         ]
         return DecisionResponse(
             answers=tuple(answers),
-            usage=self._usage(found),
+            usage=usage,
             model=str(found.data["model"]) if found.data.get("model") else None,
         )
 

@@ -122,7 +122,11 @@ class Deciding(Method):
         paid: list[Usage] = []
 
         async def decide() -> tuple[DecisionResponse, list[list[float] | None]]:
-            decision = await client.decide(text, questions)
+            try:
+                decision = await client.decide(text, questions)
+            except ProviderError as error:
+                paid.append(error.usage or Usage())
+                raise
             paid.append(decision.usage)
             return decision, [self._checked(answer) for answer in decision.answers]
 
