@@ -187,6 +187,39 @@ def test_a_ledger_that_cannot_be_written_is_warned_of(
     assert "accepted 20" in result.stdout
 
 
+@pytest.mark.parametrize("topic", ["ship", "meow"])
+def test_a_file_that_is_labelled_in_several_sittings_counts_once(
+    source: Path, look: Callable[..., Any], fake: Fake, tmp_path: Path, topic: str
+) -> None:
+    """A part of a file is compared under the number of the whole, which it does not spend, and asks for no promise."""
+
+    def priced(text: str, prompt: str) -> Answer:
+        label, confidence = wavering(text, prompt)
+        response = fake_response(
+            label, ["cat", "dog"], [confidence, 1.0 - confidence][:: 1 - 2 * (label == "dog")]
+        )
+        return response | {"_hidden_params": {"response_cost": 1.0}}
+
+    fake(priced, name="local/smollm2-135m")
+    drifts = topic == "meow"  # all rows are cats
+    data = write_rows(tmp_path / "data.jsonl", rows(60, topic))
+    counted = look(source, rows(25, "ship"))["look"]
+    words = (source, data, "--out", tmp_path / "out", "--watch-drift", "--no-cache")
+    for _ in range(2):
+        part = run(*words, "--max-cost", 20)
+        assert part.exit_code == 1
+        assert "labels.partial.jsonl" in part.stdout
+        assert (
+            f"as this is file {counted + 1} compared with the run. It counts once all of its" in part.stdout
+        )
+        assert ("none is accepted" in part.stdout, "--certify" in part.stdout) == (drifts, False)
+    whole = done(run(*words)).stdout
+    assert f"as this is file {counted + 1} compared with the run: of all files to come" in whole
+    assert ("none is accepted" in whole, "--certify" in whole) == (drifts, drifts)
+    assert look(source, rows(21, "ship"))["look"] == counted + 2
+    assert f"this is file {counted + 1} compared" in done(run(*words)).stdout
+
+
 # --- topics ---------------------------------------------------------------------------------------
 
 

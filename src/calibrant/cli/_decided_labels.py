@@ -191,7 +191,7 @@ class DecidedLabels:
         if self.watch is None:
             return None
         try:
-            found = self.watch.drift()
+            found = self.watch.drift(is_whole=self.file.is_whole)
         except CalibrantError as error:  # the labels are written, and do not depend on it
             say(f"warning: not compared with the labelled rows of the run: {error}")
             return None
@@ -202,7 +202,7 @@ class DecidedLabels:
     def _drift_lines(self, drift: HistoryDrift | None, *, with_drift: bool) -> Iterator[str]:
         if drift is None:
             return
-        yield from drift.lines(all_of_them=with_drift)
+        yield from drift.lines(all_of_them=with_drift, is_whole=self.file.is_whole)
         if self.tuned is not None and drift.has_drifted:
             yield (
                 "These rows are unlike the labelled ones of the run, so its accuracy and thresholds may not hold for "
@@ -239,7 +239,9 @@ class DecidedLabels:
         return self.watch is not None and self.watch.model_warning() is not None
 
     def _certify_lines(self, purpose: str) -> Iterator[str]:
-        """Yield the command that asks for labels of this file's rows."""
+        """Yield the command that asks for labels of this file's rows; nothing while some are not answered yet."""
+        if not self.file.is_whole:
+            return
         certified = self._thresholds["certified"]
         target = _TARGET if certified is None else certified["target_accuracy"]
         words = ["calibrant", "review", str(self.file.directory), "--certify", "--target", f"{target:g}"]

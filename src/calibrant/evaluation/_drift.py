@@ -182,8 +182,8 @@ class HistoryDrift(Recorded):
         """True if labels, confidence or topics are no longer distributed as in the history."""
         return self.labels_drifted or self.confidence_drifted or self.topics_drifted
 
-    def lines(self, *, all_of_them: bool) -> Iterator[str]:
-        """Yield lines on what has drifted, or on everything that was compared."""
+    def lines(self, *, all_of_them: bool, is_whole: bool = True) -> Iterator[str]:
+        """Yield lines on what has drifted, or on everything that was compared; of a file, or a part of one so far."""
         if all_of_them or self.labels_drifted:
             yield self._labels_line()
         if all_of_them or self.confidence_drifted:
@@ -193,10 +193,11 @@ class HistoryDrift(Recorded):
         if all_of_them or self.has_drifted:
             if self.topics is None:
                 yield "A change of topic is not watched: no head has read the texts of these rows and of the run's."
-            yield (
-                f"Drift is p <= {self.level:.2g}, as this is file {self.look:,} compared with the run: of all files "
-                f"to come, a false alarm has a probability of at most {_TOTAL:g}."
-            )
+            level = f"Drift is p <= {self.level:.2g}, as this is file {self.look:,} compared with the run"
+            if is_whole:
+                yield f"{level}: of all files to come, a false alarm has a probability of at most {_TOTAL:g}."
+            else:
+                yield f"{level}. It counts once all of its rows are labelled, and is compared as a whole then."
 
     def _labels_line(self) -> str:
         moved = sorted(self.shares.items(), key=lambda share: -abs(share[1][1] - share[1][0]))
@@ -321,16 +322,21 @@ class HistoryWatch:
         self._seen.add(predictions, self._tuned)
         return decisions
 
-    def decides_anew(self) -> bool:
+    def decides_anew(self, is_whole: bool) -> bool:
         """Return True if all rows are to be decided on once more: they drifted, and none of them is accepted now.
 
         A certificate holds for rows like those it was found on, and no rule of this source has been tried on others.
         Rows are not accepted either where the ledger cannot be read: what was compared before is not known.
+
+        Parameters
+        ----------
+        is_whole : bool
+            See `drift`.
         """
         if self.reviews_all or self._tuned.accept_drift:
             return False
         try:
-            found = self.drift()
+            found = self.drift(is_whole=is_whole)
         except CalibrantError:  # whoever asks for the drift later is told
             return False
         self.reviews_all = bool(self.damage) or (found is not None and found.has_drifted)
@@ -340,15 +346,22 @@ class HistoryWatch:
         """Return `Tuned.model_warning` of all models that answered so far."""
         return self._tuned.model_warning(self._seen.models)
 
-    def drift(self) -> HistoryDrift | None:
-        """Return the drift of all predictions decided on so far; None without a history."""
+    def drift(self, *, is_whole: bool = True) -> HistoryDrift | None:
+        """Return the drift of all predictions decided on so far; None without a history.
+
+        Parameters
+        ----------
+        is_whole : bool, default True
+            False where rows of the file are to come: it is compared under the number that it will have, and counts when
+            they are there.
+        """
         if self._found is None and self._tuned.history.rows:
-            self._found = self._drift(self._tuned.history)
+            self._found = self._drift(self._tuned.history, is_whole=is_whole)
         return self._found
 
-    def _drift(self, history: PredictionHistory) -> HistoryDrift:
+    def _drift(self, history: PredictionHistory, *, is_whole: bool) -> HistoryDrift:
         seen = self._seen
-        look = self._look(history)
+        look = self._look(history, is_whole=is_whole)
         tests = 2 if history.sketches is None else 3
         level = _TOTAL / tests / (_SUM * look**_DECAY)
         names = sorted({*seen.labels, *history.labels})
@@ -397,8 +410,8 @@ class HistoryWatch:
         matrix = np.array(sketches)
         return measure_topics(matrix, labels, earlier, history.sketches.labels, level=level, rng=rng)
 
-    def _look(self, history: PredictionHistory) -> int:
-        """Return the number of files compared with the history, this one included, and write this one down.
+    def _look(self, history: PredictionHistory, *, is_whole: bool) -> int:
+        """Return the number of files compared with the history, this one included, and write it down if it is whole.
 
         Where this one cannot be written down, the next one gets its number, too: that makes false alarms more frequent,
         and accepts nothing that is unlike.
@@ -418,6 +431,8 @@ class HistoryWatch:
             if file in looks:
                 return looks[file]
             look = 1 + max(looks.values(), default=0)
+            if not is_whole:
+                return look
             try:
                 ledger.add(history.digest, {"file": file, "look": look})
             except StateError as error:

@@ -170,7 +170,8 @@ class LabelFile:
     decide : callable, optional
         Returns the decisions on predictions; by default a cascade's own verdicts count.
     decides_anew : callable, optional
-        Called when all rows are decided on; returns True if they are to be decided on once more, now otherwise.
+        Called when all answered rows are decided on, with `is_whole`; returns True if they are to be decided on once
+        more, now otherwise.
     distribution : bool, default False
         True to write the probabilities of all labels, too.
 
@@ -198,7 +199,7 @@ class LabelFile:
         *,
         file_format: str | None = None,
         decide: Decide | None = None,
-        decides_anew: Callable[[], bool] | None = None,
+        decides_anew: Callable[[bool], bool] | None = None,
         distribution: bool = False,
     ) -> None:
         source = rows.path if isinstance(rows, UnlabelledFile) else None
@@ -233,6 +234,11 @@ class LabelFile:
         self.path = directory / f"labels.{file_format}"
         self.written = WrittenLabels(path=self.path, rows=0)
         self.accepted = RepeatedTexts()
+
+    @property
+    def is_whole(self) -> bool:
+        """True unless rows of the input were not answered yet at the last `write`."""
+        return not self._has_unanswered
 
     def prepare(self) -> None:
         """Choose the names of the added columns; the columns of the input must be known by then.
@@ -322,7 +328,8 @@ class LabelFile:
                 write(values, added, table)
                 rows += len(added)
                 labelled += sum(record["label"] is not None for record in records)
-            if self._decides_anew is not None and decisions["accepted"] and self._decides_anew():
+            anew = self._decides_anew
+            if anew is not None and decisions["accepted"] and anew(self.is_whole):
                 raise _Outdated  # the unfinished file is dropped
         return rows, labelled, decisions
 
