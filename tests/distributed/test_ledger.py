@@ -28,12 +28,15 @@ def test_without_a_budget_a_block_is_lent_whole() -> None:
 
 
 @pytest.mark.parametrize("budget", ["max_requests", "max_tokens", "max_cost"])
-def test_one_row_is_lent_until_its_price_is_known(budget: str) -> None:
-    """Only one row is lent before its price is known; then the budget decides."""
+def test_no_more_rows_are_lent_than_were_settled(budget: str) -> None:
+    """Only one row is lent before its price is known, then as many as told what others may cost."""
     ledger = BudgetLedger(Limits(**{budget: 10_000}), 2)
-    assert ledger.lend(1024) == Loan(1)
-    ledger.pay(1, spent(1, tokens=1, cost=1.0))
-    assert ledger.lend(1023).rows == 1023
+    for rows in (1, 1, 2, 4, 8, 16):
+        assert ledger.lend(1024) == Loan(rows)
+        assert ledger.lend(1024) == Loan(1), "another worker is not kept waiting"
+        ledger.pay(1, spent(0))
+        ledger.pay(rows, spent(rows, tokens=rows, cost=float(rows)))
+    assert ledger.lend(10) == Loan(10)
 
 
 @pytest.mark.parametrize(

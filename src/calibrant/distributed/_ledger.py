@@ -93,8 +93,8 @@ class BudgetLedger:
         if refused:
             self._closed = self._closed or refused
             return Loan(0, refused)
-        if self._has_budget and not self._gate.rows:
-            rows = 1  # the price of a row is unknown until one is settled
+        if self._has_budget:  # few settled rows tell little about the price of others, and none nothing
+            rows = min(rows, max(1, self._gate.rows - self._lent))
         while rows > 1 and self._refusal_reason(self._lent + self._parts * rows):
             rows //= 2
         # Lent rows count as paid until settled: a crash can never overrun a budget.
