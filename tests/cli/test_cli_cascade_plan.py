@@ -149,7 +149,10 @@ def test_plans_of_rows_that_were_asked_too_often_promise_nothing(
         words = ("plan", *runs, *COSTS, "--delta", 0.3, "--epsilon", epsilon)
         result = done(cascade(*words, "--out", tmp_path / "out"))
     assert not CascadePlan.load(tmp_path / "out").certified
-    assert "Not certified" in result.stdout
+    told = "Not certified, as other certificates were asked of these rows before (observed loss"
+    assert told in result.stdout
+    assert "do not prove" not in result.stdout
+    assert told in CascadePlan.load(tmp_path / "out").describe_certificate()
     assert "record runs of fresh rows" in result.stdout
 
 

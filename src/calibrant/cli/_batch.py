@@ -154,7 +154,9 @@ def _print_submission(report: BatchReport) -> None:
     rows = counted(report.rows, "row")
     line = f"already submitted: {rows} in {count}; nothing was done."
     if report.submitted:
-        line = f"submitted {report.submitted} of {count}, {rows} in all."
+        sent = sum(part.requests for part in report.parts[-report.submitted :])
+        share = f"{rows} in all" if sent == report.rows else f"{sent:,} of the {rows}"
+        line = f"submitted {report.submitted} of {count}, {share}."
     sys.stdout.write(f"{line}\nNext: calibrant batch collect {report.path} --wait\n")
 
 

@@ -297,7 +297,7 @@ def _counted(found: CascadePlan, paths: Sequence[Path], *, test: str) -> tuple[C
     runs = [SavedRows.load(path) for path in paths]
     spent = counted_loss(runs, test=test, epsilon=asked.epsilon, delta=asked.delta)
     if spent.refused:
-        return replace(found, certificate=replace(asked, holds=False)), spent
+        return replace(found, certificate=replace(asked, holds=False, is_refused=True)), spent
     return replace(found, certificate=replace(asked, delta=spent.total)), spent
 
 

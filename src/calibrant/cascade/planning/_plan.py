@@ -516,6 +516,8 @@ class PlanCertificate:
         chosen on others.
     fewest_rows : int
         Rows needed where both are right on the same ones; fewer do where the policy is right more often.
+    is_refused : bool
+        True if earlier certificates of these rows left too little for this one, whatever its own test says.
     """
 
     holds: bool
@@ -526,6 +528,7 @@ class PlanCertificate:
     rows: int
     method: Literal["sequence", "single test"]
     fewest_rows: int
+    is_refused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -724,6 +727,8 @@ class CascadePlan:
         evidence = f"observed loss {certificate.loss:+.4f}{{}}, exact p = {certificate.p_value:.3g}"
         if self.certified:
             return f"Certified: {promise} ({evidence.format(f' on {certificate.rows:,} rows')})."
+        if certificate.is_refused:
+            return f"Not certified, as other certificates were asked of these rows before ({evidence.format('')})."
         if not certificate.holds:
             return f"Not certified: {certificate.rows:,} rows do not prove that {promise} ({evidence.format('')})."
         few = ""
