@@ -261,6 +261,16 @@ def test_columns_with_splits_are_used() -> None:
     )
 
 
+def test_labels_that_only_test_rows_have_are_named() -> None:
+    """Where a column says which split a row is in, a label may be in none that is learned from."""
+    rows = with_columns(part=lambda n: ("train", "dev", "test", "train")[n % 4])
+    apart = [{**row, "desk": "parking", "part": "Test"} for row in rows[:6]]
+    told = done(run(write([*rows, *apart]))).stdout
+    assert "parking in no row that is learned from: the column 'part' has all of them in test." in told
+    Path("mail/task.toml").unlink()
+    assert "learned from" not in done(run(write(rows))).stdout
+
+
 def promise_of(*arguments: object) -> dict[str, Any]:
     """Return what `init` says of the promise that the test rows will bear, as JSON values."""
     found: dict[str, Any] = json_of(run(*arguments, "--json"))["promise"]

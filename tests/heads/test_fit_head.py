@@ -429,6 +429,22 @@ def test_equal_calls_agree_and_another_seed_deals_again() -> None:
     assert of(other, "fitted") != of(first, "fitted")
 
 
+def test_a_label_that_no_row_has_is_named() -> None:
+    """What a head cannot learn is said in its reason; distributions over the labels have a share of each."""
+    rows = halves(60, seed=3)
+    named = [*LABELS, "never", "nowhere"]
+    padded = np.column_stack([rows.logprobs, np.full((60, 2), -9.0)])
+    head = fit_head(padded, rows.answers, labels=named)
+    assert head.reason.endswith(
+        " No labelled row has the label never, nowhere, so that it could not be learned."
+    )
+    shares = np.full((60, len(named)), 0.01)
+    shares[np.arange(60), rows.answers] = 1.0
+    shares /= shares.sum(axis=1, keepdims=True)
+    for other in (fit_head(padded, shares, labels=named), fit(rows)):
+        assert "No labelled row" not in other.reason
+
+
 def test_a_head_tells_why() -> None:
     """The description holds kind, blocks, rows, gain, reason and figures as JSON; a head is immutable."""
     head = heads()["labels + features + text"]

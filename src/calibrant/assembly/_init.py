@@ -20,7 +20,7 @@ from calibrant.assembly._row_checks import GroupChecks, GroupCount, RowChecks
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import write_atomically
 from calibrant.core._labels import label_text, normalise_label
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, listed
 from calibrant.core._rows import SPLIT_NAMES, Row, encodable_text, read_rows
 from calibrant.core._splits import Shares, split_rule
 from calibrant.core._table_files import ANY_CSV, CsvFormat, csv_spelling
@@ -207,9 +207,10 @@ def draft_task(
     if labelled > _SMALL_FILE_ROWS:
         validation, test = (round(count / labelled, 4) for count in (_VALIDATION_ROWS, _TEST_ROWS))
         shares = (round(1 - validation - test, 4), validation, test)
-    splits, groups, test_rows = _splits_and_groups(data, csv, found, shares)
+    splits, groups, test_rows, learned = _splits_and_groups(data, csv, found, shares)
     has_split_column = found.split is not None
-    group_notices = groups.notices(has_split_column=has_split_column)
+    split_notices = [*_unlearned_notices(checks, learned, found.split)]
+    split_notices += groups.notices(has_split_column=has_split_column)
     return TaskDraft(
         data=data,
         csv=csv,
@@ -223,7 +224,7 @@ def draft_task(
         test_rows=test_rows,
         outlook=promise_outlook(test_rows=test_rows, labelled_rows=labelled) if test_rows else (),
         near_duplicates=GroupCount() if has_split_column else groups.together,
-        notices=(*found.notices, *checks.notices(), *group_notices),
+        notices=(*found.notices, *checks.notices(), *split_notices),
     )
 
 
@@ -290,10 +291,17 @@ def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
         )
 
 
+def _unlearned_notices(checks: RowChecks, learned: Collection[str], split: str | None) -> Iterator[str]:
+    """Yield a warning of labels that only test rows have, by the column `split`."""
+    unlearned = [label for label, _ in checks.label_counts() if normalise_label(label) not in learned]
+    if split is not None and unlearned:
+        yield f"{listed(unlearned)} in no row that is learned from: the column {split!r} has all of them in test."
+
+
 def _splits_and_groups(
     data: Path, csv: CsvFormat, found: FoundColumns, shares: Shares
-) -> tuple[dict[str, int], GroupChecks, int]:
-    """Return the rows of each split, the near-duplicates of a file, and the test rows that differ."""
+) -> tuple[dict[str, int], GroupChecks, int, set[str]]:
+    """Return rows by split, near-duplicates, the test rows that differ, and the labels of rows in other splits."""
 
     def labelled() -> Iterator[tuple[Row, str, str]]:
         for row in read_rows(data, csv=csv):
@@ -306,6 +314,7 @@ def _splits_and_groups(
     groups = GroupChecks(groups=rule.groups)
     sizes = Counter[str]()
     tested = set[int]()
+    learned = set[str]()
     for row, text, answer in labelled():
         groups.add(row.line, text, answer)
         split: str = SPLITS[rule.part(text, answer)]
@@ -314,7 +323,9 @@ def _splits_and_groups(
             split = normalise_label(_cell(row, found.split))
         if split == _TEST:
             tested.add(rule.groups.key(text))
-    return {split: sizes[split] for split in SPLITS}, groups, len(tested)
+        else:
+            learned.add(normalise_label(answer))
+    return {split: sizes[split] for split in SPLITS}, groups, len(tested), learned
 
 
 def new_task_path(out: Path) -> Path:

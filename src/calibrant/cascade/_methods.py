@@ -17,7 +17,7 @@ from calibrant.cascade.methods._verification import AutoMixEntailment
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError, LogprobsUnsupportedError
 from calibrant.core._prediction import LogprobSpace, Prediction
-from calibrant.core._reported import is_number
+from calibrant.core._reported import is_number, listed
 from calibrant.core._settings import (
     Amount,
     Count,
@@ -340,8 +340,8 @@ def check_models(models: Sequence[CascadeModel], method: ConfidenceMethod) -> No
         own = model.classifier.labels
         if own != labels:
             raise ConfigurationError(
-                f"Expected all models of a cascade to have the labels of {models[0].label!r}, in their order, got "
-                f"{list(own.labels)} for {model.label!r}."
+                f"Expected all models of a cascade to have the labels of {models[0].label!r}, in their order "
+                f"({listed(labels.labels)}), got {listed(own.labels)} for {model.label!r}."
             )
         if method.needs_tokens:
             _check_tokens(model, method)

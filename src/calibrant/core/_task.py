@@ -190,7 +190,8 @@ class Task:
         found: tuple[Example, ...] = getattr(self, split) if split in SPLITS else ()
         if not found:
             raise ConfigurationError(
-                f"Task {self.name!r} has no {split!r} rows: name a file for it under [data]."
+                f"Task {self.name!r} has no {split!r} rows: name a file for it under [data]; or add rows, if few were "
+                "divided into splits."
             )
         return found
 

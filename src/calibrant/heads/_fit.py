@@ -14,7 +14,7 @@ from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, listed
 from calibrant.heads._head import AS_SCORED, FITTED, TEMPERATURE, Head, HeadFigures, check_rows
 from calibrant.heads._linear import (
     Block,
@@ -181,6 +181,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         held_out = _FoldDesigns(rows, targets, fold, found).held_out(strengths, by_label=by_label)
         tried = _trials(held_out, scored, rows.logprobs, targets, found)
         chosen, reason = _choose(tried, truth, len(found))
+        reason += _missing_labels(answers, found)
         is_fitted = chosen.figures.name == FITTED
         model = LinearModel.as_scored(len(found))
         if is_fitted:
@@ -201,6 +202,15 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         held_out_losses=chosen.losses,
         held_out_logprobs=chosen.log_proba,
     )
+
+
+def _missing_labels(answers: ArrayLike, labels: LabelSet) -> str:
+    """Return a sentence on labels that no row has, after a blank; empty if there are none, or of distributions."""
+    truth = np.asarray(answers)
+    missing = [name for place, name in enumerate(labels.labels) if place not in truth]
+    if truth.ndim > 1 or not missing:
+        return ""
+    return f" No labelled row has the label {listed(missing)}, so that it could not be learned."
 
 
 def _with_vectors(rows: HeadRows, embedding: HeadEmbedding, labels: LabelSet) -> HeadRows:

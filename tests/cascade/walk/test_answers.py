@@ -397,7 +397,9 @@ def test_models_over_other_labels_are_refused(told: Any) -> None:
         Classifier(model=FakeClient(labels, {}, default="cat"), labels=labels)
         for labels in (["cat", "dog"], ["dog", "cat"])
     ]
-    with pytest.raises(ConfigurationError, match="labels of 'fake #1', in their order"):
+    with pytest.raises(
+        ConfigurationError, match=r"labels of 'fake #1', in their order \(cat, dog\), got dog, cat"
+    ):
         Cascade(models, method=told())
 
 
