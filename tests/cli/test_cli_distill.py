@@ -152,7 +152,12 @@ def test_the_run_of_a_plan_holds_its_student(
     texts = write_rows(tmp_path / "rows.jsonl", rows)
     out = tmp_path / "both"
     members = (first, tmp_path / "large.toml")
-    done(command("cascade")("run", tmp_path / "plan.json", *members, "--file", texts, "--out", out))
+    said = done(
+        command("cascade")("run", tmp_path / "plan.json", *members, "--file", texts, "--out", out)
+    ).stdout
+    assert "\n1 call, 2 rows without a call, " in said, "an answer of the student is no call"
+    (total,) = (line.split() for line in said.splitlines() if line.startswith("all models"))
+    assert total[-2] == "1"
     before = [(row["label"], row["confidence"], row["model"]) for row in lasting_rows(out)]
     shutil.rmtree(student)
     if then == "another":

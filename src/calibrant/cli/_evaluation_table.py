@@ -162,7 +162,11 @@ def effort_line(result: evaluation.EvaluationResult, *, is_free: bool) -> str:
     vectors = metrics.vectors if meter is None else meter.vectors
     cost += "" if vectors == Usage() else f", and {vectors_text(vectors)}"
     calls, without = metrics.calls, metrics.rows_from_cache
-    if metrics.cascade is None and any(name.startswith(STUDENT) for name in metrics.models):
+    if metrics.cascade is not None:
+        calls -= _student_calls(metrics.cascade)
+        asked = [model.asked for model in metrics.cascade.models if not model.model.startswith(STUDENT)]
+        without = max(without, metrics.cascade.rows - max(asked, default=0))
+    elif any(name.startswith(STUDENT) for name in metrics.models):
         calls, without = 0, metrics.answered  # by a student, which is no call
     return (
         f"{counted(calls, 'call')}, {counted(without, 'row')} without a call, "
@@ -170,29 +174,37 @@ def effort_line(result: evaluation.EvaluationResult, *, is_free: bool) -> str:
     )
 
 
+def _student_calls(found: CascadeMetrics) -> int:
+    """Return the number of answers of students that were counted as calls."""
+    return sum(model.calls for model in found.models if model.model.startswith(STUDENT))
+
+
 def _cascade_lines(found: CascadeMetrics) -> list[str]:
     """Return one line per model, a total line, and lines on rows without a confident model."""
     rows = found.rows
 
-    def cells(name: str, asked: int, part: CascadeMetrics | CascadeModelMetrics) -> tuple[str, ...]:
+    def cells(
+        name: str, asked: int, part: CascadeMetrics | CascadeModelMetrics, calls: int
+    ) -> tuple[str, ...]:
         return (
             name,
             _share(asked, rows),
             _share(part.accepted, rows),
             with_interval(part.accuracy),
-            f"{part.calls:,}",
+            f"{calls:,}",
             dollars(part.cost),
         )
 
     table = [_CASCADE_HEAD]
     troubles = []
     for model in found.models:
-        table.append(cells(model.model, model.asked, model))
+        calls = 0 if model.model.startswith(STUDENT) else model.calls
+        table.append(cells(model.model, model.asked, model, calls))
         if model.no_evidence:
             troubles.append(f"{model.model}: {model.no_evidence:,} without evidence")
         if model.failed:
             troubles.append(f"{model.model}: {model.failed:,} failed")
-    table.append(cells("all models", rows, found))
+    table.append(cells("all models", rows, found, found.calls - _student_calls(found)))
     lines = [*aligned(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
     if found.unaccepted_accuracy is not None:
         lines.append(

@@ -233,10 +233,9 @@ class AnswerFile:
 
 def _time_and_size(path: Path) -> tuple[int, int] | None:
     """Return when a file was last changed, and its size; None if there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
+    if not path.is_file():
         return None
+    found = path.stat()
     return found.st_mtime_ns, found.st_size
 
 
