@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -177,11 +178,11 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     rows = rows if zeros is None else replace(rows, logprobs=zeros.lowered(scored))
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
-        strengths, by_label = _best_fit(rows, targets, fold, found)
-        held_out = _FoldDesigns(rows, targets, fold, found).held_out(strengths, by_label=by_label)
+        designs = _FoldDesigns(rows=rows, answers=targets, fold=fold, labels=found)
+        strengths, by_label = _best_fit(designs)
+        held_out = designs.held_out(strengths, by_label=by_label)
         tried = _trials(held_out, scored, rows.logprobs, targets, found)
         chosen, reason = _choose(tried, truth, len(found))
-        reason += _missing_labels(answers, found)
         is_fitted = chosen.figures.name == FITTED
         model = LinearModel.as_scored(len(found))
         if is_fitted:
@@ -198,7 +199,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         shift=shift,
         figures=tuple(trial.figures for trial in tried),
         n_rows=len(rows),
-        reason=reason,
+        reason=reason + _missing_labels(answers, found),
         held_out_losses=chosen.losses,
         held_out_logprobs=chosen.log_proba,
     )
@@ -278,53 +279,81 @@ def _zero_level(logprobs: FloatArray, answers: NDArray[Any]) -> ZeroLevel | None
     return best
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _FoldDesigns:
-    """Designs of the rows outside each fold, which judge strengths on the rows inside."""
+    """Designs of the rows outside each fold, which judge strengths on the rows inside.
 
-    def __init__(self, rows: HeadRows, answers: NDArray[Any], fold: IndexArray, labels: LabelSet) -> None:
-        self._rows = rows
-        self._answers = answers
-        self._labels = labels
-        self._folds: list[tuple[Design, IndexArray]] = []
-        for k in np.unique(fold):
-            teaching = np.flatnonzero(fold != k)
-            judged = np.flatnonzero(fold == k)
-            design = Design(rows.take(teaching), answers[teaching], label_names=labels.labels)
-            self._folds.append((design, judged))
+    Attributes
+    ----------
+    rows : HeadRows
+        All rows.
+    answers : ndarray of int, shape (n,), or of float, shape (n, L)
+        As for `fit_head`.
+    fold : ndarray of int, shape (n,)
+        Number of each row's fold.
+    labels : LabelSet
+        The labels.
+    """
+
+    rows: HeadRows
+    answers: NDArray[Any]
+    fold: IndexArray
+    labels: LabelSet
+    # Log-probabilities by what they are from: those that a search ended with are asked for again.
+    _held_out: dict[tuple[object, bool], FloatArray] = field(default_factory=dict)
+
+    @cached_property
+    def _folds(self) -> list[tuple[Design, IndexArray]]:
+        found = []
+        for k in np.unique(self.fold):
+            teaching = np.flatnonzero(self.fold != k)
+            judged = np.flatnonzero(self.fold == k)
+            names = self.labels.labels
+            design = Design(self.rows.take(teaching), self.answers[teaching], label_names=names)
+            found.append((design, judged))
+        return found
+
+    def some(self, n: int) -> _FoldDesigns:
+        """Return those of about n rows with every label's share of them, in the same folds."""
+        places = np.flatnonzero(_spread(_positions(self.answers), n))
+        return _FoldDesigns(
+            rows=self.rows.take(places),
+            answers=self.answers[places],
+            fold=self.fold[places],
+            labels=self.labels,
+        )
 
     def held_out(self, strengths: Strengths, *, by_label: bool = True) -> FloatArray:
         """Return log-probabilities of every row from the model that it was held out of, shape (n, L)."""
-        found = np.empty_like(self._rows.logprobs)
-        for design, judged in self._folds:
-            found[judged] = design.model(strengths, by_label=by_label).log_proba(self._rows.take(judged))
-        return found
+        key = tuple(strengths.items()), by_label
+        if key not in self._held_out:
+            found = np.empty_like(self.rows.logprobs)
+            for design, judged in self._folds:
+                found[judged] = design.model(strengths, by_label=by_label).log_proba(self.rows.take(judged))
+            self._held_out[key] = found
+        return self._held_out[key]
 
     def losses(self, strengths: Strengths, *, by_label: bool = True) -> FloatArray:
         """Return the held-out log loss of every row at the best temperature, in nats, shape (n,)."""
         found = self.held_out(strengths, by_label=by_label)
-        temperature = _best_temperature(found, self._answers)
+        temperature = _best_temperature(found, self.answers)
         final = tempered(found, temperature=temperature, n_rows=len(found))
-        return log_losses(final, self._answers)
+        return log_losses(final, self.answers)
 
 
-def _best_fit(
-    rows: HeadRows, answers: NDArray[Any], fold: IndexArray, labels: LabelSet
-) -> tuple[dict[Block, float], bool]:
+def _best_fit(designs: _FoldDesigns) -> tuple[dict[Block, float], bool]:
     """Return the strengths of least held-out loss that a search finds, and True if labels are to count alike.
 
     The search goes one step for one block at a time. Rows count alike only if that surely lowers the loss.
     """
-    n_labels = len(labels)
+    rows = designs.rows
+    n_labels = len(designs.labels)
     most = max(int((_MOST_WORK / n_labels) ** 0.5), _FEWEST)
     if most < min(len(rows), n_labels):
         # Hardly two of so few rows would have one label: only the weights that all labels share can be learned.
         return {block: 0.0 for block in rows.blocks if block != "features"}, True
     if len(rows) > most:
-        places = np.flatnonzero(_spread(_positions(answers), most))
-        rows = rows.take(places)
-        answers = answers[places]
-        fold = fold[places]
-    designs = _FoldDesigns(rows, answers, fold, labels)
+        designs = designs.some(most)
     best: dict[Block, float] = dict.fromkeys(rows.blocks, _FIRST)
     least = designs.losses(best).mean()
     tried = {tuple(best.items())}
