@@ -87,7 +87,7 @@ def test_rows_that_failed_in_either_are_left_out_and_counted(tmp_path: Path) -> 
     assert [one["errors"] for one in found["runs"]] == [1, 2]
     assert found["runs"][0]["n"] == N - 1
     assert (
-        "left out of the difference: rows 3 that failed with a transport error in either run"
+        "left out of the difference: 3 rows that failed with a transport error in either run"
         in run(a, b).stdout
     )
 
@@ -246,7 +246,7 @@ def test_the_gate_takes_a_run_that_is_not_finished(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a", BASE), write(tmp_path / "b", better(12)[:40])
     result = run(a, b, "--gate")
     assert result.exit_code == 0
-    assert "left out of the difference: rows 20 that one of the two has not answered yet" in result.stdout
+    assert "left out of the difference: 20 rows that one of the two has not answered yet" in result.stdout
     assert json.loads(run(a, b, "--gate", "--json").stdout)["differences"][0]["comparison"]["n"] == 40
     assert json.loads(run(b, a, "--gate", "--json").stdout)["differences"][0]["gate"]["only_a"] == 12
     assert run(a, b).exit_code == 2

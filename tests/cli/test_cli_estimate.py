@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from calibrant import BatchEvaluator, Classifier, Example, MultiLabels
+from calibrant.testing import FakeClient
 from command_line import command, done, json_of, refusal, write_rows
 from decision_server import DecisionServer
 
@@ -81,6 +83,43 @@ def test_a_person_answers_in_a_file(tmp_path: Path) -> None:
     assert share["plain_labels"] > 60
     assert f"{share['estimate']:.1%}" in last.stdout
     assert found["accuracy"]["lower"] <= 0.9 <= found["accuracy"]["upper"]
+
+
+@pytest.fixture
+def topics(tmp_path: Path) -> Path:
+    """Return the run of a model whose answers hold several labels, all of them right."""
+    labels = MultiLabels(["Bills", "Food", "Travel"])
+    client = FakeClient(labels, {}, default='["Bills", "Travel"]', field="labels")
+    with Classifier(model=client, labels=labels, field="labels") as classifier:
+        rows = [Example(input=f"text {place}", answer='["Bills", "Travel"]') for place in range(40)]
+        BatchEvaluator(classifier).evaluate(rows, out=tmp_path / "topics")
+    return tmp_path / "topics"
+
+
+@pytest.mark.parametrize("written", ['["Bills", "Travel"]', '["travel","bills"]'])
+def test_several_labels_are_right_in_any_order(topics: Path, tmp_path: Path, written: str) -> None:
+    """The answers of a person are read as the label set reads them, by `certify`, too."""
+    answers = tmp_path / "answers.csv"
+    words = (topics, "--budget", "30", "--ask", answers, "--out", tmp_path / "out")
+    done(run(*words))
+    with answers.open(newline="") as file:
+        rows = [row | {"answer": written} for row in csv.DictReader(file)]
+    with answers.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    assert json_of(run(*words, "--json"))["accuracy"]["estimate"] == pytest.approx(1.0)
+    certified = command("certify")(*words, "--target", "0.5", "--json")
+    found = json_of(certified)
+    assert found["labels_right"] == found["labels_given"] > 0
+
+
+@pytest.mark.parametrize("written", ["Bills; Travel", '["Bils"]', "Bills"])
+def test_answers_that_are_no_set_of_labels_are_refused(topics: Path, tmp_path: Path, written: str) -> None:
+    """The error shows how several labels are written, whoever answers."""
+    words = (topics, "--budget", "30", "--out", tmp_path / "out", "--ask")
+    told = refusal(run(*words, by_command(tmp_path, f"print({written!r})")))
+    assert 'the labels in JSON, in any order, as in ["Bills", "Travel"]' in " ".join(told.split())
 
 
 def test_a_command_is_asked_once_for_each_row(tmp_path: Path) -> None:

@@ -286,3 +286,4 @@ def test_a_misspelt_profile_is_noticed(database: Path) -> None:
     run("history", "record", "--evaluator", "e", "--profile", "p", "--score", "1", "--history", database)
     found = done(run("history", "interval", "--evaluator", "e", "--profile", "q", "--history", database))
     assert "nothing is recorded for account 'default', evaluator 'e' and profile 'q'" in found.stderr
+    assert "`calibrant history list --history " in found.stderr

@@ -19,7 +19,7 @@ import pytest
 from pyarrow import parquet
 from scipy.stats import binom
 
-from calibrant import Classifier, load
+from calibrant import Classifier, MultiLabels, load
 from calibrant.core import ProviderError
 from calibrant.evaluation import BatchEvaluator
 from calibrant.testing import Answer, FakeClient
@@ -338,6 +338,20 @@ def test_empty_rows_hide_no_failures(write_task: WriteTask, fake: Fake, tmp_path
     result = run(write_task(), data, "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
     assert result.exit_code == 1
     assert "The last 20 rows all failed" in result.stderr
+
+
+def test_shares_of_several_labels_are_of_the_rows(
+    write_task: WriteTask, tmp_path: Path, use_model: Callable[..., Any]
+) -> None:
+    """Each label's share is that of the rows that hold it, so that they may sum to more than all."""
+    labels = MultiLabels(["cat", "dog"])
+    answers = {"both": ('["cat", "dog"]', 0.9), "meow": ('["cat"]', 0.9)}
+    use_model(FakeClient(labels, answers, field="labels"), "fake/sets")
+    toml = 'name = "pets"\nprompt = "Which?"\nfield = "labels"\nmulti_label = true\nlabels = ["cat", "dog"]\n'
+    task = write_task(toml=toml, extra='[model]\nname = "fake/sets"\n')
+    data = write_csv(tmp_path / "data.csv", ["both", "meow", "both", "meow"])
+    said = done(run(task, data, "--out", tmp_path / "out")).stdout
+    assert "cat 4 (100.0 %), dog 2 (50.0 %)" in said
 
 
 def test_rows_without_label_are_said(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ BAD_INPUT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no test rows": (
         {"toml": HEAD + '[data]\ntrain = "train.jsonl"\nvalidation = "validation.jsonl"\n'},
-        "Task 'n' has no 'test' rows: name a file for it under [data].",
+        "Task 'n' has no 'test' rows: name a file for it under [data]; or add rows",
     ),
 }
 

@@ -196,6 +196,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: classifier().classify_many(pandas_frame(note=["a", None, float("nan")])["note"]),
         r"none in 2 of 3, first at position 1 \(index 'a'\), position 2 \(index 'z'\): drop",
     ),
+    "whole numbers as an index": (
+        lambda: classifier().classify_many(
+            pandas_frame(note=["a", None, "b"], at=[5, 6, 7]).set_index("at")["note"]
+        ),
+        r"none in 1 of 3, first at position 1 \(index 6\): drop",
+    ),
     "blank": (
         lambda: classifier().classify_many(pandas_frame(note=["a", " ", "b"]), text="note"),
         r"column 'note', got none in 1 of 3, first at position 1 \(index 'a'\)",

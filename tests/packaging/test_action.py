@@ -321,7 +321,7 @@ def test_rows_that_one_side_lacks_are_told(repository: Repository) -> None:
     """Rows that are cut from the end, or added there, are left out of the difference, and the summary says so."""
     ran = repository(STRONG, WEAK, head_rows=ROWS[:30]).run(task=FILE)
     assert ran.result == "worse", ran.log
-    assert "left out of the difference: rows 10 that one of the two has not answered yet" in ran.summary
+    assert "left out of the difference: 10 rows that one of the two has not answered yet" in ran.summary
 
 
 def test_changed_rows_need_a_file(repository: Repository) -> None:

@@ -189,12 +189,17 @@ def test_undo_takes_back_on_disk(visitor: Visitor, source: Path) -> None:
 
 
 def test_undo_reaches_beyond_a_restart(source: Path) -> None:
-    """Answers of an earlier review can be taken back, too."""
+    """Answers of an earlier review can be taken back, too, down to the last one."""
     with Review.opened(source) as first:
         first.decide(1, "dog")
         first.decide(2, "cat")
     with Review.opened(source) as second:
         assert [second.undo(), second.undo(), second.undo()] == [2, 1, None]
+    with Review.opened(source) as third:
+        assert third.answers() == {}
+        third.decide(4, "owl")
+    with Review.opened(source) as fourth:
+        assert fourth.answers() == {4: "owl"}
 
 
 def test_undo_keeps_the_order_of_decisions_beyond_a_restart(source: Path) -> None:

@@ -181,9 +181,9 @@ def _remarks(found: RunDifference) -> Iterator[str]:
         "without a true label": found.excluded_unlabelled,
         "that one of the two has not answered yet": found.excluded_unpaired,
     }
-    left_out = [f"{count:,} {why}" for why, count in counts.items() if count]
+    left_out = [f"{counted(count, 'row')} {why}" for why, count in counts.items() if count]
     if left_out:
-        yield f"{found.name}: left out of the difference: rows {' and '.join(left_out)}."
+        yield f"{found.name}: left out of the difference: {' and '.join(left_out)}."
     if found.gate is not None:
         yield _gate_line(found, found.gate)
     if found.loss_gate is not None:

@@ -153,6 +153,8 @@ def _calibration_lines(found: CalibrationResult) -> Iterator[str]:
         yield f"An interval has {remark}."
     difference = with_interval(held_out.brier_difference, "+.4f")
     yield f"Brier score, calibrated minus as given: {difference}; below 0 is better"
+    if held_out.brier_difference.lower > 0.0:
+        yield "warning: on these rows the calibrated confidences are worse, by more than chance explains."
     yield f"Calibrator: {found.selection.reason}"
     yield from confidence_remarks(
         found.auroc,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -47,7 +48,7 @@ def interval(options: ScoreInterval) -> None:
     if found.scores == 0 and found.strategy != "none" and not options.as_json:
         say(
             f"nothing is recorded for account {account!r}, evaluator {evaluator!r} and profile {profile!r}: "
-            "`calibrant history list` shows what is."
+            f"`calibrant history list --history {shlex.quote(str(options.history))}` shows what is."
         )
 
 

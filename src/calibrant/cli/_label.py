@@ -140,7 +140,7 @@ def _figures(metrics: EvaluationMetrics, *, origin: str) -> Iterator[tuple[str, 
         outcomes[Outcome.UNPARSED.value] -= metrics.rows_without_text
         outcomes["no text"] = metrics.rows_without_text
     yield "outcomes", counts_text(outcomes)
-    total = sum(metrics.labels.values())
+    total = metrics.outcomes.get(Outcome.OK.value, 0)  # of these rows each may have several
     shown = list(metrics.labels.items())[:_LABELS_SHOWN]
     more = len(metrics.labels) - len(shown)
     labels = ", ".join(f"{name} {count:,} ({100 * count / total:.1f} %)" for name, count in shown)

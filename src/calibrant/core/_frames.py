@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import label_text
 from calibrant.core._prediction import Prediction
@@ -88,7 +90,14 @@ class _TextColumn:
 
     def row(self, place: int) -> str:
         """Return the name of a row: its position from 0, and its entry in the index, if there is one."""
-        return f"position {place}" + ("" if self.index is None else f" (index {self.index[place]!r:.40})")
+        return f"position {place}" + (
+            "" if self.index is None else f" (index {_plain(self.index[place])!r:.40})"
+        )
+
+
+def _plain(value: object) -> object:
+    """Return a scalar of NumPy as Python's own, and any other value unchanged."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def is_frame(value: object) -> bool:

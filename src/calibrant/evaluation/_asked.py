@@ -23,6 +23,7 @@ from calibrant.core._files import SCHEMA_VERSION, read_json_object, remove_lefto
 from calibrant.core._prediction import FloatArray, IndexArray, JsonObject
 from calibrant.core._reported import counted, listed, writable
 from calibrant.core._rows import read_rows
+from calibrant.core._structures import CompositeLabels
 from calibrant.evaluation._looks import counted_promise
 from calibrant.runs._directory import hold_lock, make_folder, unwritable, write_json
 from calibrant.runs._rows import SavedRows
@@ -127,16 +128,17 @@ class AnswerFile:
                     path=path,
                     line=line,
                 )
-            answer = str(values.get("answer") or "").strip()
-            if answer and not _is_label(answer, rows):
+            written = str(values.get("answer") or "").strip()
+            answer = _label_of(written, rows)
+            if written and answer is None:
                 raise DataError(
-                    f"expected a label as the answer, {_some_labels(rows)}, got {answer!r:.60} for the row with index "
+                    f"expected a label as the answer, {_some_labels(rows)}, got {written!r:.60} for the row with index "
                     f"{index}: write it as the label set does, or {NO_LABEL} where none fits.",
                     path=path,
                     line=line,
                 )
             texts[place] = line, str(values.get("text") or "")
-            found.answers[place] = answer
+            found.answers[place] = answer or ""
             if task is None:
                 found._further[place] = {name: values[name] for name in values if name not in _COLUMNS}
             else:
@@ -245,6 +247,8 @@ def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], _Task | 
         for task, answer in _read_tasks(path):
             yield None, {**task["data"], "answer": answer}, task
         return
+    if not _has_rows(path):
+        return
     for row in read_rows(path, column="answer"):
         if "index" not in row.values:
             raise DataError(
@@ -255,6 +259,13 @@ def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], _Task | 
         yield row.line, row.values, None
 
 
+def _has_rows(path: Path) -> bool:
+    """Return True if a file holds more than a header, as it does until every answer was taken back."""
+    with path.open("rb") as file:
+        file.readline()
+        return any(line.strip() for line in file)
+
+
 def csv_line(values: Sequence[object]) -> str:
     """Return a line of CSV."""
     text = io.StringIO()
@@ -262,12 +273,22 @@ def csv_line(values: Sequence[object]) -> str:
     return text.getvalue()
 
 
-def _is_label(answer: str, rows: SavedRows) -> bool:
-    return answer == NO_LABEL or rows.label_set is None or answer in rows.label_set
+def _label_of(answer: str, rows: SavedRows) -> str | None:
+    """Return an answer as the label set writes it, several labels in its order; None if it is no label."""
+    if not answer:
+        return None
+    if answer == NO_LABEL or rows.legal_labels is None:
+        return answer
+    return rows.legal_labels.canonical(answer)
 
 
 def _some_labels(rows: SavedRows) -> str:
-    return f"one of {listed(rows.label_set or ())}"
+    labels = rows.legal_labels
+    if isinstance(labels, CompositeLabels):
+        return "the labels in JSON, in any order, as in " + next(
+            filter(None, rows.labels), "the file of predictions"
+        )
+    return f"one of {listed(labels.labels if labels else ())}"
 
 
 def whole(value: object) -> int:
@@ -647,11 +668,12 @@ def probability_of(probabilities: object, label: str) -> float:
 
 def ask(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int) -> None:
     """Write the answer to the row at `place` into its file; DataError if it is no label."""
-    found = answer(file.texts_of([place], rows)[place])
-    if not found or not _is_label(found, rows):
+    given = answer(file.texts_of([place], rows)[place])
+    found = _label_of(given, rows)
+    if not found:
         name = getattr(answer, "name", "the source of labels")
         raise DataError(
-            f"expected a label from {name}, {_some_labels(rows)}, or {NO_LABEL} where none fits, got {found!r:.60} for "
+            f"expected a label from {name}, {_some_labels(rows)}, or {NO_LABEL} where none fits, got {given!r:.60} for "
             f"the row with index {int(rows.index[place])}: the answers before it are kept, so mend it and ask again."
         )
     file.answers[place] = found

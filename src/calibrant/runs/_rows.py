@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from calibrant.core._errors import DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import (
     BoolArray,
     FloatArray,
@@ -621,6 +622,15 @@ class SavedRows:
     models: frozenset[str]
     _line: IntegerArray = field(repr=False)
     _source: _RowFile | _OtherRows = field(repr=False)
+
+    @cached_property
+    def legal_labels(self) -> LabelSet | None:
+        """Labels that an answer may be, by the run or else by the rows; None where neither says it."""
+        origin = read_origin(self.path.parent) if self.path.name == PREDICTIONS else None
+        written = None if origin is None else origin[1].get("label_set")
+        if written is not None:
+            return labels_from_record(written)
+        return None if self.label_set is None else LabelSet(self.label_set)
 
     @classmethod
     def load(cls, path: str | Path) -> SavedRows:
