@@ -138,3 +138,14 @@ def test_a_fingerprint_tells_sets_from_single_labels(tmp_path: Path) -> None:
     assert single.labels == saved.labels
     assert single.differences(saved.to_record()) == ["labels in an answer (any number then, one now)"]
     assert saved.differences(single.to_record()) == ["labels in an answer (one then, any number now)"]
+
+
+def test_compared_runs_of_several_labels_have_no_macro_f1_of_whole_answers(tmp_path: Path) -> None:
+    """`compare` shows their accuracy, and leaves F1 to `evaluate`, which counts every label."""
+    labels = MultiLabels(["Bills", "Food", "Travel"])
+    rows = [Example(input=f"both {place}", answer='["Bills", "Food"]') for place in range(12)]
+    for name in ("a", "b"):
+        with classifier(labels, topics) as asked:
+            BatchEvaluator(asked).evaluate(rows, out=tmp_path / name)
+    runs = compare_predictions([SavedRows.load(tmp_path / name) for name in ("a", "b")]).runs
+    assert [(run.accuracy.estimate, run.macro_f1) for run in runs] == [(1.0, None)] * 2

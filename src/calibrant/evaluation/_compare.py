@@ -13,6 +13,7 @@ from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, Recorded
 from calibrant.core._prediction import BoolArray, IntegerArray, Interval, JsonObject
 from calibrant.core._reported import counted
+from calibrant.core._structures import CompositeLabels
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
 from calibrant.metrics._gate import PairedGate
@@ -42,7 +43,7 @@ class ComparedRun:
     accuracy : Interval
         With its Wilson interval.
     macro_f1 : float or None
-        None where the rows do not hold their labels.
+        None where the rows do not hold their labels, or an answer holds several.
     rows_with_confidence : int
         Rows of the `n` that have a confidence.
     ece, brier : float or None
@@ -338,6 +339,8 @@ def _score(run: SavedRows, level: float) -> ComparedRun:
 
 
 def _macro_f1(run: SavedRows, known: BoolArray) -> float | None:
+    if isinstance(run.legal_labels, CompositeLabels):
+        return None  # whole answers are no labels
     truth = []
     predicted = []
     for row in np.flatnonzero(known).tolist():
