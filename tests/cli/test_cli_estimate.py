@@ -114,6 +114,23 @@ def test_several_labels_are_right_in_any_order(topics: Path, tmp_path: Path, wri
     assert found["labels_right"] == found["labels_given"] > 0
 
 
+@pytest.mark.parametrize("option", ["--predicted", "--recall"])
+def test_one_label_of_several_is_no_promise(topics: Path, tmp_path: Path, option: str) -> None:
+    """The error says what can be promised."""
+    words = (
+        topics,
+        "--target",
+        "0.5",
+        "--budget",
+        "30",
+        "--ask",
+        tmp_path / "a.csv",
+        "--out",
+        tmp_path / "out",
+    )
+    assert "for one about whole answers" in refusal(command("certify")(*words, option, "Bills"))
+
+
 @pytest.mark.parametrize("written", ["Bills; Travel", '["Bils"]', "Bills"])
 def test_answers_that_are_no_set_of_labels_are_refused(topics: Path, tmp_path: Path, written: str) -> None:
     """The error shows how several labels are written, whoever answers."""

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from calibrant import BatchEvaluator, Classifier, Example, MultiLabels
 from calibrant.core import Task
 from calibrant.serving import Review
+from calibrant.testing import FakeClient
 from command_line import animals, command, done, refusal, unlike_animals, write_rows
 from review_page import Visitor, answers_in, reviewed
 
@@ -42,6 +44,20 @@ def test_a_signal_ends_it_with_what_was_decided(tmp_path: Path, number: signal.S
         assert (page.process.returncode, err) == (0, "")
     assert f"4 rows have an answer in {tmp_path / 'answers.csv'}." in out
     assert f"  calibrant init {tmp_path / 'reviewed.csv'} --text-column input --label-column answer" in out
+
+
+def test_of_several_labels_the_answers_that_occur_are_offered(tmp_path: Path) -> None:
+    """A line says so, and where others can be written."""
+    labels = MultiLabels(["Bills", "Food", "Travel"])
+    client = FakeClient(labels, {}, default='["Bills", "Travel"]', field="labels")
+    with Classifier(model=client, labels=labels, field="labels") as classifier:
+        rows = [Example(input=f"text {place}", answer='["Bills", "Travel"]') for place in range(5)]
+        BatchEvaluator(classifier).evaluate(rows, out=tmp_path / "topics")
+    with reviewed(tmp_path / "topics") as page:
+        page.process.send_signal(signal.SIGINT)
+        _, err = page.process.communicate()
+    told = " ".join(err.split())
+    assert "the page offers the 1 that occur. Others can be written into " in told
 
 
 @pytest.mark.parametrize("answers", [[], ["dog", "-", "dog"]])

@@ -206,6 +206,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: classifier().classify_many(pandas_frame(note=["a", " ", "b"]), text="note"),
         r"column 'note', got none in 1 of 3, first at position 1 \(index 'a'\)",
     ),
+    "lists": (
+        lambda: classifier().classify_many(pandas_frame(note=["a", ["b", "c"], "d"]), text="note"),
+        r"got \['b', 'c'\] \(list\) at position 1 \(index 'a'\): write each value as JSON, as json.dumps does",
+    ),
     "number": (
         lambda: Task.from_frame(pandas_frame(note=TEXTS, stars=[1, 2.5, 1]), text="note", label="stars"),
         r"column 'stars', got 2.5 \(float\) at position 1",

@@ -21,6 +21,7 @@ from calibrant.cli._tables import aligned, print_output, say
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._reported import counted
 from calibrant.core._rows import ENDINGS
+from calibrant.core._structures import CompositeLabels
 from calibrant.evaluation._asked import (
     CERTIFICATE,
     DECIDED,
@@ -280,6 +281,11 @@ def review(options: ReviewOptions) -> None:
             rows = counted(len(found.rows), "row")
             line = f"{found.rows.name}: {rows} at {page}; the address opens once. Ctrl-C ends it."
             print_output({}, [line], as_json=False)
+            if isinstance(found.rows.legal_labels, CompositeLabels):
+                say(
+                    f"Answers hold several labels: the page offers the {len(found.labels)} that occur. Others can be "
+                    f"written into {found.path} once it is closed."
+                )
             if options.show and not webbrowser.open(page):
                 say("No browser was found: open that address in one.")
 

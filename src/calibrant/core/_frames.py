@@ -73,9 +73,12 @@ class _TextColumn:
         texts = ["" if _is_missing(value) else value for value in self.cells]
         for place, value in enumerate(texts):
             if not isinstance(value, allowed):
+                remedy = "convert the column to text first"
+                if isinstance(value, list | tuple | dict | np.ndarray):
+                    remedy = "write each value as JSON, as json.dumps does"
                 raise DataError(
                     f"Expected text in every row of {self.name}, got {value!r:.60} ({type(value).__name__}) at "
-                    f"{self.row(place)}: convert the column to text first."
+                    f"{self.row(place)}: {remedy}."
                 )
         return texts
 

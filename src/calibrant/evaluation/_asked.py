@@ -635,6 +635,7 @@ class RowsPromise:
 
 def _with_label(rows: SavedRows, label: str | None) -> IndexArray:
     """Return the places of the rows with a predicted label, or with this one."""
+    _refuse_several(rows, label)
     places = np.flatnonzero([found is not None and label in (None, found) for found in rows.labels])
     if not len(places):
         raise ConfigurationError(
@@ -644,10 +645,20 @@ def _with_label(rows: SavedRows, label: str | None) -> IndexArray:
     return places
 
 
+def _refuse_several(rows: SavedRows, label: str | None) -> None:
+    """Raise ConfigurationError if a promise is about one label, and answers hold several."""
+    if label is not None and isinstance(rows.legal_labels, CompositeLabels):
+        raise ConfigurationError(
+            f"Expected no label for a promise about answers with several, got {label!r}: leave --predicted or --recall "
+            "out, for one about whole answers."
+        )
+
+
 def _probability(rows: SavedRows, label: str | None) -> FloatArray:
     """Return the probability of a label in each row; NaN where a row has none."""
     if label is None:
         raise ConfigurationError("Expected a label for recall, got none: name it, as with --recall LABEL.")
+    _refuse_several(rows, label)
     if rows.label_set is None:
         raise DataError(
             "expected the probability of every label in the column probabilities, which recall is found by, got label "
