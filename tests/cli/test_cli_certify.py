@@ -160,6 +160,16 @@ def test_columns_of_whoever_answers_are_kept(tmp_path: Path) -> None:
     assert {row["by"] for row in second[len(first) :]} == {""}
 
 
+def test_answers_in_lines_that_end_in_cr_are_read(tmp_path: Path) -> None:
+    """A file as old spreadsheets write it is no file without rows."""
+    answers = tmp_path / "answers.csv"
+    words = (predictions(tmp_path), *TARGET, "--budget", "70", "--ask", answers, "--out", tmp_path / "out")
+    done(run(*words))
+    fill(answers)
+    answers.write_bytes(answers.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", b"\r"))
+    assert "20 labels given" in done(run(*words)).stdout
+
+
 def test_a_command_is_asked_once_for_each_row(tmp_path: Path) -> None:
     """A command that fails midway keeps what it answered; the same command goes on there, to the same result."""
     path = predictions(tmp_path)

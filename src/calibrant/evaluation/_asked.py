@@ -261,7 +261,7 @@ def _given(path: Path) -> Iterator[tuple[int | None, Mapping[str, Any], _Task | 
 
 def _has_rows(path: Path) -> bool:
     """Return True if a file holds more than a header, as it does until every answer was taken back."""
-    with path.open("rb") as file:
+    with path.open(encoding="latin-1") as file:  # of any encoding; lines may end in CR alone
         file.readline()
         return any(line.strip() for line in file)
 
