@@ -473,3 +473,59 @@ def test_a_path_that_is_no_text_is_refused() -> None:
     """A file whose name is not UTF-8, so that no task file can hold it, is to be renamed."""
     data = write(messages(), "mail\udcff.csv")
     assert "expected a path in UTF-8, which a task file can hold" in refusal(run(data, "--out", "mine"))
+
+
+SEVERAL = ("billing", "delivery", "refund")
+
+
+def several_labels(count: int = 60) -> list[tuple[str, list[str]]]:
+    """Return texts with one to three labels each."""
+    return [
+        (
+            f"{THINGS[number % 5]} in parcel {number * 37} is late",
+            list(SEVERAL[number % 3 :][: 1 + number % 2]),
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("separator", ["; ", "|", ", "])
+def test_labels_joined_in_one_cell_make_a_task_of_several_labels(separator: str) -> None:
+    """Labels and their rows are those of the joined ones, and the task reads its answers so."""
+    write([{"text": text, "topics": separator.join(names)} for text, names in several_labels()])
+    found = done(run("mail.csv", "--out", "new")).stdout
+    task = Task.from_file("new/task.toml")
+    assert sorted(task.labels) == sorted(SEVERAL)
+    assert [json.loads(one.answer) for one in task.test]
+    assert "3 labels, any number of them in an answer" in found
+    counts = json_of(run("mail.csv", "--out", "other", "--json"))
+    assert counts["labels"] == {"refund": 30, "delivery": 30, "billing": 20}
+
+
+def test_arrays_of_labels_make_a_task_of_several_labels(here: Path) -> None:
+    """A row without a label is a row, and the splits are those of the task."""
+    lines = [
+        json.dumps({"text": text, "topics": names}) for text, names in [*several_labels(), ("thanks", [])]
+    ]
+    (here / "mail.jsonl").write_text("\n".join(lines))
+    counts = json_of(run("mail.jsonl", "--out", "new", "--json"))
+    assert counts["multi_label"]
+    task = Task.from_file("new/task.toml")
+    rows = {"train": len(task.train), "validation": len(task.validation), "test": len(task.test)}
+    assert counts["splits"] == rows
+    assert sum(rows.values()) == 61
+
+
+def test_a_label_that_holds_a_comma_stays_one_label() -> None:
+    """Its parts are no labels of other rows."""
+    names = ["Food, drinks", "Rent, gas and water", "Fun"]
+    write([{"text": text, "topic": names[i % 3]} for i, (text, _) in enumerate(several_labels())])
+    counts = json_of(run("mail.csv", "--out", "new", "--json"))
+    assert not counts["multi_label"]
+    assert set(counts["labels"]) == set(names)
+
+
+def test_lists_that_are_not_json_are_told_from_labels() -> None:
+    """The message shows what to write."""
+    write([{"text": text, "topics": str(names)} for text, names in several_labels()])
+    assert "expected a JSON array of labels in 'topics', got \"['billing']\"" in refusal(run("mail.csv"))

@@ -18,10 +18,10 @@ import numpy as np
 
 from calibrant.assembly._row_checks import GroupChecks, GroupCount, RowChecks
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import write_atomically
+from calibrant.core._files import json_text, write_atomically
 from calibrant.core._labels import label_text, normalise_label
 from calibrant.core._reported import counted, listed
-from calibrant.core._rows import SPLIT_NAMES, Row, encodable_text, read_rows
+from calibrant.core._rows import SPLIT_NAMES, Columns, Row, answer_of, encodable_text, is_labelled, read_rows
 from calibrant.core._splits import Shares, split_rule
 from calibrant.core._table_files import ANY_CSV, CsvFormat, csv_spelling
 from calibrant.core._task import SPLITS, read_task_file
@@ -110,6 +110,8 @@ _LABEL_NAMES: Final = frozenset(
         *("sentiment", "target", "kind", "tag", "type"),
     )
 )
+_LABEL_SEPARATORS: Final = (";", "|", ",")  # between several labels in one cell
+_ARRAY: Final = re.compile(r"\s*\[\s*[\"'].*[\"']\s*\]\s*")  # also as Python prints lists, which is refused
 _MAX_SCORED_ROWS: Final = 1_000  # rows on which label columns are compared
 _MAX_SCORES: Final = 50_000  # the same, times the number of labels
 
@@ -130,6 +132,8 @@ class TaskDraft:
         Its columns of text and label.
     rows : int
         Its rows.
+    labelled_rows : int
+        Those with a text and an answer.
     labels : tuple of (str, int)
         Labels and their rows, the most frequent first.
     shares : (float, float, float)
@@ -140,6 +144,8 @@ class TaskDraft:
         Test rows, as a column tells them or as they are divided; of each group of near-duplicates one.
     outlook : tuple of PromiseOutlook
         What a search is likely to promise by these; empty without test rows.
+    answer_separator : str or None
+        Character between the labels of an answer that may hold several; None where it holds one.
     near_duplicates : GroupCount
         Near-duplicates that were put into one split with those they are like.
     notices : tuple of str
@@ -152,11 +158,13 @@ class TaskDraft:
     encoding: str | None
     columns: FoundColumns
     rows: int
+    labelled_rows: int
     labels: tuple[tuple[str, int], ...]
     shares: Shares
     splits: dict[str, int]
     test_rows: int
     outlook: tuple[PromiseOutlook, ...]
+    answer_separator: str | None
     near_duplicates: GroupCount
     notices: tuple[str, ...]
 
@@ -194,20 +202,18 @@ def draft_task(
         csv = _csv_format(data, {text, label} - {None})
     found = find_columns(_first_columns(data, csv), path=data, text=text, label=label, ask=ask)
     checks = RowChecks(longest=_EMBEDDED_BYTES if (model or "local/").startswith("local/") else None)
-    for row in read_rows(data, csv=csv):
-        checks.add(row.line, _cell(row, found.text), _label(row, found.label))
-        if len(checks.labels) > _MAX_LABELS:
-            break
+    columns = found.columns(csv)
+    _count_rows(checks, data, columns)
     _check_labels(checks, found.label, data)
     if found.split is not None and checks.without_answer + checks.without_text:
         found = replace(found, split=None)  # a split column needs a text and an answer in every row
-    labelled = checks.labels.total()
+    labelled = checks.labelled
     spelling = csv_spelling(data, csv) if is_csv else None
     shares = _SHARES
     if labelled > _SMALL_FILE_ROWS:
         validation, test = (round(count / labelled, 4) for count in (_VALIDATION_ROWS, _TEST_ROWS))
         shares = (round(1 - validation - test, 4), validation, test)
-    splits, groups, test_rows, learned = _splits_and_groups(data, csv, found, shares)
+    splits, groups, test_rows, learned = _splits_and_groups(data, columns, found.split, shares)
     has_split_column = found.split is not None
     split_notices = [*_unlearned_notices(checks, learned, found.split)]
     split_notices += groups.notices(has_split_column=has_split_column)
@@ -218,14 +224,25 @@ def draft_task(
         encoding=None if spelling is None else spelling.encoding.removesuffix("-sig"),
         columns=found,
         rows=checks.rows,
+        labelled_rows=labelled,
         labels=tuple(checks.label_counts()),
         shares=shares,
         splits={} if has_split_column else splits,
         test_rows=test_rows,
         outlook=promise_outlook(test_rows=test_rows, labelled_rows=labelled) if test_rows else (),
+        answer_separator=found.answer_separator,
         near_duplicates=GroupCount() if has_split_column else groups.together,
         notices=(*found.notices, *checks.notices(), *split_notices),
     )
+
+
+def _count_rows(checks: RowChecks, data: Path, columns: Columns) -> None:
+    """Add the rows of a file to the checks, until there are too many labels."""
+    for row in read_rows(data, csv=columns.csv):
+        answer = answer_of(row, columns) if is_labelled(row, columns) else ""
+        checks.add(row.line, _cell(row, columns.input), answer, _labels_of(answer, row, columns))
+        if len(checks.labels) > _MAX_LABELS:
+            break
 
 
 def _check_path(data: Path) -> None:
@@ -255,11 +272,27 @@ def _first_columns(data: Path, csv: CsvFormat, *, skip: int = 0) -> list[Column]
     return columns_of([row.values for row in islice(read_rows(data, csv=csv), skip, _SAMPLE_ROWS)])
 
 
-def _label(row: Row, name: str) -> str:
-    value = label_text(row.values.get(name))
-    if isinstance(value, str):
-        return encodable_text(value, row)
-    return _cell(row, name)
+def _labels_of(answer: str, row: Row, columns: Columns) -> list[str]:
+    """Return the labels of an answer as it is read: itself, or those of a JSON array."""
+    if not columns.multi_label or not answer:
+        return [answer]
+    labels = _json_labels(answer)
+    if labels is None:
+        separator = columns.separator
+        remedy = f': write ["one", "two"] or one{separator}two'
+        raise row.expected("a JSON array of labels", columns.answer, remedy)
+    return labels
+
+
+def _json_labels(text: str) -> list[str] | None:
+    """Return the labels of a JSON array; None if the text is something else."""
+    try:
+        labels = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(labels, list) or not all(isinstance(label, str) and label.strip() for label in labels):
+        return None
+    return labels
 
 
 def _cell(row: Row, name: str) -> str:
@@ -272,7 +305,7 @@ def _cell(row: Row, name: str) -> str:
 def _check_labels(checks: RowChecks, column: str, data: Path) -> None:
     """Raise DataError if there are fewer than two labels, or too many for the rows."""
     count = len(checks.labels)
-    rows = checks.labels.total()
+    rows = checks.labelled
     if count < 2:
         got = "no answer at all"
         if count:
@@ -299,16 +332,14 @@ def _unlearned_notices(checks: RowChecks, learned: Collection[str], split: str |
 
 
 def _splits_and_groups(
-    data: Path, csv: CsvFormat, found: FoundColumns, shares: Shares
+    data: Path, columns: Columns, split_column: str | None, shares: Shares
 ) -> tuple[dict[str, int], GroupChecks, int, set[str]]:
     """Return rows by split, near-duplicates, the test rows that differ, and the labels of rows in other splits."""
 
     def labelled() -> Iterator[tuple[Row, str, str]]:
-        for row in read_rows(data, csv=csv):
-            text = _cell(row, found.text)
-            answer = _label(row, found.label)
-            if text.strip() and answer.strip():
-                yield row, text, answer
+        for row in read_rows(data, csv=columns.csv):
+            if is_labelled(row, columns):
+                yield row, _cell(row, columns.input), answer_of(row, columns)
 
     rule = split_rule(((text, answer) for _, text, answer in labelled()), shares)
     groups = GroupChecks(groups=rule.groups)
@@ -319,12 +350,12 @@ def _splits_and_groups(
         groups.add(row.line, text, answer)
         split: str = SPLITS[rule.part(text, answer)]
         sizes[split] += 1
-        if found.split is not None:
-            split = normalise_label(_cell(row, found.split))
+        if split_column is not None:
+            split = normalise_label(_cell(row, split_column))
         if split == _TEST:
             tested.add(rule.groups.key(text))
         else:
-            learned.add(normalise_label(answer))
+            learned.update(map(normalise_label, _labels_of(answer, row, columns)))
     return {split: sizes[split] for split in SPLITS}, groups, len(tested), learned
 
 
@@ -372,32 +403,16 @@ def write_task(draft: TaskDraft, out: Path, *, models: Sequence[tuple[str, str |
 
 def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | None, str]]) -> Iterator[str]:
     """Yield the lines of the task file."""
-    columns = draft.columns
-    relative = os.path.relpath(draft.data.resolve(), out.resolve())
-    file = Path(relative).as_posix()
     yield f"name = {_toml(draft.data.stem)}"
     yield f"prompt = {_toml(prompt_of(draft))}  # calibrant optimize looks for a better one"
-    yield 'field = "label"  # where the label stands in the answer: {"label": "..."}'
+    if draft.answer_separator is None:
+        yield 'field = "label"  # where the label stands in the answer: {"label": "..."}'
+    else:
+        yield "multi_label = true  # an answer holds any number of labels, or none"
     yield "labels = ["
     yield from (f"    {_toml(name)},  # {counted(count, 'row')}" for name, count in draft.labels)
     yield "]"
-    yield ""
-    yield "[data]"
-    yield f"file = {_toml(file)}  # relative to this file"
-    yield f"input_column = {_toml(columns.text)}"
-    yield f"answer_column = {_toml(columns.label)}"
-    if columns.row_id not in {None, "id"}:
-        yield f"id_column = {_toml(str(columns.row_id))}  # reports name it"
-    if columns.split is None:
-        yield f"split = {list(draft.shares)}  # train, validation, test; near-duplicates stay together"
-    else:
-        yield f"split_column = {_toml(columns.split)}"
-    if draft.separator is not None:
-        if not draft.csv.header:
-            yield "header = false  # columns are 1, 2 and so on"
-        yield "# Found whenever a CSV file is read, unless they are given here:"
-        yield f"# separator = {_toml(draft.separator)}"
-        yield f"# encoding = {_toml(str(draft.encoding))}"
+    yield from _data_lines(draft, out)
     yield ""
     (name, address, _), *others = models
     yield "[model]"
@@ -410,6 +425,32 @@ def _task_lines(draft: TaskDraft, out: Path, models: Sequence[tuple[str, str | N
         yield f"# name = {_toml(name)}  # {where}"
         if address is not None:
             yield f"# api_base = {_toml(address)}"
+
+
+def _data_lines(draft: TaskDraft, out: Path) -> Iterator[str]:
+    """Yield the lines on the data of the task file."""
+    columns = draft.columns
+    relative = os.path.relpath(draft.data.resolve(), out.resolve())
+    file = Path(relative).as_posix()
+    yield ""
+    yield "[data]"
+    yield f"file = {_toml(file)}  # relative to this file"
+    yield f"input_column = {_toml(columns.text)}"
+    yield f"answer_column = {_toml(columns.label)}"
+    if draft.answer_separator is not None:
+        yield f"answer_separator = {_toml(draft.answer_separator)}  # between the labels of an answer"
+    if columns.row_id not in {None, "id"}:
+        yield f"id_column = {_toml(str(columns.row_id))}  # reports name it"
+    if columns.split is None:
+        yield f"split = {list(draft.shares)}  # train, validation, test; near-duplicates stay together"
+    else:
+        yield f"split_column = {_toml(columns.split)}"
+    if draft.separator is not None:
+        if not draft.csv.header:
+            yield "header = false  # columns are 1, 2 and so on"
+        yield "# Found whenever a CSV file is read, unless they are given here:"
+        yield f"# separator = {_toml(draft.separator)}"
+        yield f"# encoding = {_toml(str(draft.encoding))}"
 
 
 def prompt_of(draft: TaskDraft) -> str:
@@ -425,9 +466,15 @@ def prompt_of(draft: TaskDraft) -> str:
     names = [name for name, _ in draft.labels]
     if any("," in name for name in names):  # else nobody could tell where one ends
         names = [json.dumps(name, ensure_ascii=False) for name in names]
-    prompt = f"Classify the following {text}: choose the {label} that fits it best."
+    several = draft.answer_separator is not None
+    choice = f"choose the {label} that fits it best."
+    choices = f"The {label} is one of"
+    if several:
+        choice = "choose every label that fits it. There may be several, or none."
+        choices = "The labels are"
+    prompt = f"Classify the following {text}: {choice}"
     if len(names) <= _LISTED_LABELS:
-        prompt += f" The {label} is one of: {', '.join(names)}."
+        prompt += f" {choices}: {', '.join(names)}."
     return prompt
 
 
@@ -454,6 +501,32 @@ class Column:
     def counts(self) -> Counter[str]:
         """Number of cells by normalised value."""
         return Counter(map(normalise_label, self.filled))
+
+    @cached_property
+    def answer_separator(self) -> str | None:
+        """Character between several labels in a cell; None where cells hold one label each."""
+        if any(map(_ARRAY.fullmatch, self.filled)):
+            return _LABEL_SEPARATORS[0]
+        for separator in _LABEL_SEPARATORS:
+            answers = [cell.split(separator) for cell in self.counts]
+            labels = {label.strip() for answer in answers for label in answer}
+            numbers = {len(answer) for answer in answers}
+            # One label that holds the character has as many parts as others do, or parts of its own.
+            if len(numbers) > 1 and len(labels) < len(answers) and "" not in labels:
+                return separator
+        return None
+
+    @cached_property
+    def labels(self) -> Counter[str]:
+        """Number of cells by normalised label; a cell may hold several."""
+        if self.answer_separator is None:
+            return self.counts
+        found = Counter[str]()
+        for cell in self.filled:
+            array = _json_labels(cell)
+            labels = cell.split(self.answer_separator) if array is None else array
+            found.update(map(normalise_label, labels))
+        return found
 
     @cached_property
     def mean_length(self) -> float:
@@ -498,7 +571,7 @@ class Column:
     @property
     def could_be_label(self) -> bool:
         """True for a few short values that repeat."""
-        few = 1 < len(self.counts) <= MOST_LABELS and len(self.filled) >= 2 * len(self.counts)
+        few = 1 < len(self.labels) <= MOST_LABELS and len(self.filled) >= 2 * len(self.labels)
         is_id = len(self.counts) > _MOST_CODES and self.holds(_CODE)
         return few and self.mean_length <= 60 and not is_id and not self.holds(_DATE)
 
@@ -527,6 +600,8 @@ class FoundColumns:
         Name of a column that says train, validation or test.
     row_id : str or None
         Name of a column that identifies the rows.
+    answer_separator : str or None
+        Character between several labels in one answer; None where an answer holds one.
     notices : tuple of str
         Warnings about other columns that fit.
     """
@@ -537,7 +612,16 @@ class FoundColumns:
     label_reason: str
     split: str | None
     row_id: str | None
+    answer_separator: str | None
     notices: tuple[str, ...]
+
+    def columns(self, csv: CsvFormat) -> Columns:
+        """Return the columns as rows are read by them."""
+        if self.answer_separator is None:
+            return Columns(input=self.text, answer=self.label, csv=csv)
+        return Columns(
+            input=self.text, answer=self.label, multi_label=True, separator=self.answer_separator, csv=csv
+        )
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
@@ -546,7 +630,7 @@ def columns_of(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     columns = []
     for name in names:
         values = [row.get(name) for row in rows]
-        labels = [label_text(value) for value in values]
+        labels = [json_text(value) if isinstance(value, list) else label_text(value) for value in values]
         cells = tuple("" if value is None else str(value) for value in labels)
         columns.append(Column(name, cells, _are_texts(values), _are_texts(labels)))
     return columns
@@ -640,6 +724,7 @@ def find_columns(
         row_id=_row_id(
             [column for column in columns if column.name not in {text_column.name, label_column.name}]
         ),
+        answer_separator=label_column.answer_separator,
         notices=tuple(notices),
     )
 
@@ -724,8 +809,12 @@ def _text_reason(column: Column) -> str:
 
 
 def _label_reason(column: Column) -> str:
-    times = round(len(column.filled) / len(column.counts))
-    return f"{counted(len(column.counts), 'value')}, repeated {counted(times, 'time')} on average"
+    labels = column.labels
+    times = round(labels.total() / len(labels))
+    repeated = f"repeated {counted(times, 'time')} on average"
+    if column.answer_separator is None:
+        return f"{counted(len(labels), 'value')}, {repeated}"
+    return f"any number of {counted(len(labels), 'label')}, {repeated}"
 
 
 def _gain(texts: Sequence[str], answers: Sequence[str]) -> float:

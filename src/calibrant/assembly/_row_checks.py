@@ -28,16 +28,19 @@ class RowChecks:
         Longest text that certainly fits the model, in bytes.
     rows, without_text, without_answer : int
         All rows, those without a text, and those with a text but no answer.
+    labelled : int
+        Rows with a text and an answer.
     labels : Counter
-        Rows by normalised answer.
+        Rows by normalised label.
     spellings : mapping of str to Counter
-        Rows of each spelling of an answer.
+        Rows of each spelling of a label.
     """
 
     longest: int | None = None
     rows: int = 0
     without_text: int = 0
     without_answer: int = 0
+    labelled: int = 0
     labels: Counter[str] = field(default_factory=Counter)
     spellings: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     _first: dict[int, tuple[int, str]] = field(default_factory=dict)  # line and label by hash of the text
@@ -45,8 +48,8 @@ class RowChecks:
     _conflicts: list[tuple[int, int, str, str]] = field(default_factory=list)
     _long: array[int] = field(default_factory=lambda: array("Q"))
 
-    def add(self, line: int, text: str, answer: str) -> None:
-        """Count a row; text or answer may be empty."""
+    def add(self, line: int, text: str, answer: str, labels: Sequence[str]) -> None:
+        """Count a row; text or answer may be empty, and `labels` are those of the answer."""
         self.rows += 1
         if not text.strip():
             self.without_text += 1
@@ -54,9 +57,11 @@ class RowChecks:
         if not answer.strip():
             self.without_answer += 1
             return
+        self.labelled += 1
+        for spelling in labels:
+            self.labels[normalise_label(spelling)] += 1
+            self.spellings[normalise_label(spelling)][spelling.strip()] += 1
         label = normalise_label(answer)
-        self.labels[label] += 1
-        self.spellings[label][answer.strip()] += 1
         if self.longest is not None and len(text.encode("utf-8", "replace")) > self.longest:
             self._long.append(line)
         words = " ".join(text.casefold().split())

@@ -108,6 +108,7 @@ def _record(draft: TaskDraft) -> dict[str, Any]:
         "split_column": columns.split,
         "id_column": columns.row_id,
         "labels": dict(draft.labels),
+        "multi_label": draft.answer_separator is not None,
         "split": None if columns.split else list(draft.shares),
         "splits": draft.splits,
         "near_duplicates": {"rows": draft.near_duplicates.rows, "groups": draft.near_duplicates.groups},
@@ -123,7 +124,6 @@ def _record(draft: TaskDraft) -> dict[str, Any]:
 
 def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands: Sequence[str]) -> list[str]:
     columns = draft.columns
-    total = sum(count for _, count in draft.labels)
     separator = f", {SEPARATORS[draft.separator]} between columns" if draft.separator else ""
     rows = counted(draft.rows, "row")
     lines = [f"{draft.data}: {rows}{separator}{'' if draft.csv.header else ', no header'}"]
@@ -134,9 +134,11 @@ def _lines(draft: TaskDraft, models: Sequence[UsableModel], path: Path, commands
     if columns.row_id is not None:
         found.append(("  id", repr(columns.row_id), "reports name it"))
     lines += aligned(found)
-    lines += ["", counted(len(draft.labels), "label")]
+    several = "" if draft.answer_separator is None else ", any number of them in an answer"
+    lines += ["", f"{counted(len(draft.labels), 'label')}{several}"]
     lines += aligned(
-        (f"  {name}", f"{count:,}", f"{count / total:.0%}") for name, count in draft.labels[:_SHOWN_LABELS]
+        (f"  {name}", f"{count:,}", f"{count / draft.labelled_rows:.0%}")
+        for name, count in draft.labels[:_SHOWN_LABELS]
     )
     if len(draft.labels) > _SHOWN_LABELS:
         lines.append(f"  and {len(draft.labels) - _SHOWN_LABELS:,} more")

@@ -297,7 +297,7 @@ def iter_examples(
             continue
         example = Example(
             input=_text(row, columns.input),
-            answer=_answer(row, columns),
+            answer=answer_of(row, columns),
             additional_context=_additional(row, columns.additional_context),
             context=_context(row, columns.context),
             source=f"{row.path.name}:{row.line}",
@@ -320,7 +320,7 @@ def _parts(
     def part(row: Row) -> str | None:
         if not is_labelled(row, columns):
             return None
-        number = rule.part(_text(row, columns.input), _answer(row, columns))
+        number = rule.part(_text(row, columns.input), answer_of(row, columns))
         return ("train", "validation", "test")[number]
 
     return part
@@ -344,7 +344,7 @@ def _split_rule(
         for row in read_rows(path, csv=columns.csv, column=columns.input):
             if is_labelled(row, columns):
                 rows += 1
-                yield _text(row, columns.input), _answer(row, columns)
+                yield _text(row, columns.input), answer_of(row, columns)
             else:
                 count += 1
                 left_out[:] = left_out or [row]
@@ -459,8 +459,14 @@ def _label(row: Row, column: str) -> str:
     return encodable_text(value, row)
 
 
-def _answer(row: Row, columns: Columns) -> str:
-    """Return the true answer: a label, or JSON text for several labels."""
+def answer_of(row: Row, columns: Columns) -> str:
+    """Return the true answer: a label, or JSON text for several labels.
+
+    Raises
+    ------
+    DataError
+        There is none, or it is something else.
+    """
     if not columns.fields and not columns.multi_label:
         return _label(row, columns.answer)
     own = dict(columns.fields)
