@@ -138,12 +138,14 @@ def test_small_probabilities_that_differ_are_no_zeros() -> None:
 def test_noise_is_left_nearly_alone() -> None:
     """On noise the log loss hardly rises, and in most draws no block of text is taken."""
     taken = 0
-    for seed in range(6):
+    rises = []
+    for seed in range(12):
         scored, answers = noise(60, seed=seed)
         head = fit_head(scored, answers, labels=THREE, texts=filler(60, seed=100 + seed))
         taken += head.uses_text
-        assert rise(head, *noise(600, seed=100 + seed), filler(600, seed=seed)) < 0.03
-    assert taken <= 2
+        rises.append(rise(head, *noise(600, seed=100 + seed), filler(600, seed=seed)))
+    assert np.mean(rises) < 0.03
+    assert taken <= 4
 
 
 def test_an_honest_model_is_left_nearly_alone() -> None:
@@ -156,14 +158,32 @@ def test_an_honest_model_is_left_nearly_alone() -> None:
     assert kinds.count("fitted") <= 1
 
 
+@pytest.mark.parametrize("ending", ["", " (ref {})"])
+def test_copies_of_rows_do_not_make_a_head_that_remembers_them(ending: str) -> None:
+    """Held-out figures are of texts that taught nothing, also where every text came three times, or nearly so."""
+    rng = np.random.default_rng(0)
+    words = [
+        f"{first}{second}" for first in "bcdfgklmnprst" for second in ("ado", "emi", "iru", "oba", "uke")
+    ]
+    texts = [" ".join(rng.choice(words, 12)) for _ in range(40)]
+    scored, answers = knowing(40)
+    times = np.repeat(np.arange(40), 3)
+    copies = [texts[place] + ending.format(1000 + 7 * number) for number, place in enumerate(times.tolist())]
+    head = fit_head(scored[times], answers[times], labels=THREE, texts=copies)
+    once = fit_head(scored, answers, labels=THREE, texts=texts)
+    assert not once.uses_text
+    assert not head.uses_text
+    assert head.figures[0].log_loss == pytest.approx(once.figures[0].log_loss)
+
+
 # Text and features
 
 
 def test_words_decide_where_the_model_knows_nothing() -> None:
     """Where the scores know nothing, the head reads the text and needs no model."""
-    rows, rng = halves(140), np.random.default_rng(0)
-    answers = (rows.answers + (np.arange(140) % 7 == 0)) % 2
-    quiet = 0.05 * rng.normal(size=(140, 2))
+    rows, rng = halves(280), np.random.default_rng(0)
+    answers = (rows.answers + (np.arange(280) % 7 == 0)) % 2
+    quiet = 0.05 * rng.normal(size=(280, 2))
     head = fit_head(quiet, answers, labels=["up", "down"], texts=rows.texts)
     assert head.title == "text"
     assert (head.uses_model, head.uses_text, head.uses_features) == (False, True, False)

@@ -153,6 +153,8 @@ def test_one_sure_mistake_ends_no_certificate(tmp_path: Path) -> None:
     certified = calibrate_search(SavedRows.load(tmp_path)).certified
     assert certified is not None
     assert (certified.threshold, certified.coverage) == (0.6, 1.0)
+    again = calibrate_predictions(SavedRows.load(tmp_path), target_accuracy=0.9, delta=0.1).certified
+    assert again == certified  # the same promise of the same answers is the same test, and counts once
 
 
 def test_the_ledger_has_a_copy_beside_the_run(tmp_path: Path, calibrant_home: Path) -> None:

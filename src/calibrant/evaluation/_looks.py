@@ -140,6 +140,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 _SEQUENCE: Final = "sequence"
+_ALL_FIRST: Final = "all first"  # the same after all answers together, at half its share each
 _LEDGER: Final = "looks"
 _SKETCH: Final = 64  # the smallest digests stand for a set of rows (a bottom-k sketch)
 MOST_KNOWN: Final = 0.05
@@ -210,7 +211,7 @@ def counted_certificate(
     all_first : bool, default False
         True to test first, for half of its share, whether all answers may be accepted: on few rows, one wrong answer
         among the most confident ones would end a sequence from the highest threshold at its first step. The other half
-        is for that sequence.
+        is for that sequence. A promise that was asked of these answers so before is tested so again.
 
     Raises
     ------
@@ -218,7 +219,10 @@ def counted_certificate(
         The ledger is damaged, or cannot be written.
     """
     book = _Book.of(predictions, kept)
-    asked = book.name("all first" if all_first else _SEQUENCE, request.target_accuracy, request.share)
+    asked = book.name(_ALL_FIRST, request.target_accuracy, request.share)
+    all_first = all_first or book.knows([asked])
+    if not all_first:
+        asked = book.name(_SEQUENCE, request.target_accuracy, request.share)
     spent = book.ask(asked, request.share)
     looks = Looks(
         before=spent.before,

@@ -16,6 +16,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray
 from calibrant.core._reported import counted, listed
+from calibrant.core._splits import near_duplicate_groups
 from calibrant.heads._head import AS_SCORED, FITTED, TEMPERATURE, Head, HeadFigures, check_rows
 from calibrant.heads._linear import (
     Block,
@@ -172,7 +173,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         return _unfitted(found, len(rows))
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
-    fold = stratified_folds(truth, _FOLDS, np.random.default_rng(0 if rng is None else rng))
+    fold = _group_folds(truth, _text_groups(truth, rows.texts), np.random.default_rng(0 if rng is None else rng))
     scored = rows.logprobs
     zeros = _zero_level(scored, targets)
     rows = rows if zeros is None else replace(rows, logprobs=zeros.lowered(scored))
@@ -203,6 +204,31 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         held_out_losses=chosen.losses,
         held_out_logprobs=chosen.log_proba,
     )
+
+
+def _text_groups(truth: IndexArray, texts: Sequence[str] | None) -> IndexArray:
+    """Return the group of each row, from 0 in the order of the rows: equal texts, and near-duplicates, are in one.
+
+    On the copy of a row that taught it, a head would only show that it remembers. A text, or a form, that many rows
+    repeat comes again where the head is used, and divides like any others.
+    """
+    places = np.arange(len(truth))
+    if texts is None:
+        return places
+    labelled = zip(texts, map(str, truth.tolist()), strict=True)
+    _, first, key, counts = np.unique(
+        near_duplicate_groups(list(labelled)), return_index=True, return_inverse=True, return_counts=True
+    )
+    is_frequent = counts[key] > len(texts) / (2 * _FOLDS)
+    _, numbers = np.unique(np.where(is_frequent, places, first[key]), return_inverse=True)
+    return numbers
+
+
+def _group_folds(truth: IndexArray, groups: IndexArray, rng: np.random.Generator) -> IndexArray:
+    """Return a random fold for each row, labels spread evenly; the rows of a group are in the same one."""
+    _, first = np.unique(groups, return_index=True)
+    folds = stratified_folds(truth[first], _FOLDS, rng)
+    return folds[groups]
 
 
 def _missing_labels(answers: ArrayLike, labels: LabelSet) -> str:
