@@ -265,6 +265,10 @@ class _Logged:
         settings = {name: value for name, value in manifest.items() if name not in _NOT_SETTINGS}
         self._settings("", settings)
         record = read_run_record(directory / (RESULT if is_search else METRICS), remedy=_REMEDY)
+        if record.get("complete") is False:
+            raise StateError(
+                f"{directory}: expected a finished run, got one that stopped early: finish it first."
+            )
         self._settings("", {name: record.get(name) for name in _SETTINGS})
         if is_search:
             self._search(record)

@@ -195,3 +195,22 @@ def test_the_price_of_reflection_counts_towards_the_budget(tmp_path: Path) -> No
         caught.value
     )
     assert len(writer.requests) <= 2
+
+
+def test_a_reflection_that_the_budget_cannot_pay_is_not_asked_for() -> None:
+    """The price of its prompt is known before the call."""
+    writer = FakeClient(LABELS, lambda _: ("cat", 0.9))
+    price = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.01}
+    with (
+        fake_model("fake/writer", writer),
+        pytest.raises(LimitReachedError, match="used up by the next call of the reflection model"),
+    ):
+        optimize(
+            task(40, 30),
+            model=FakeClient(LABELS, learner),
+            reflection_model="fake/writer",
+            reflection_options=price,
+            max_metric_calls=150,
+            limits=Limits(max_cost=1.0),
+        )
+    assert len(writer.requests) == 1  # the small question whether it can be asked

@@ -559,14 +559,20 @@ def test_too_small_a_budget_is_refused_with_the_floor() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "is_listed"),
-    [("openai/gpt-4.1-mini", True), ("hosted_vllm/gpt-4.1-mini", False)],
+    ("name", "address", "is_listed"),
+    [
+        ("openai/gpt-4.1-mini", "https://api.openai.com/v1", True),
+        ("openai/gpt-4.1-mini", "http://127.0.0.1:9/v1", False),
+        ("hosted_vllm/gpt-4.1-mini", "", False),
+    ],
 )
 def test_the_list_price_is_known_before_the_first_call(
-    monkeypatch: pytest.MonkeyPatch, name: str, is_listed: bool
+    monkeypatch: pytest.MonkeyPatch, name: str, address: str, is_listed: bool
 ) -> None:
     """The first report has the expected cost at the provider's list price; a server of one's own has none."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("OPENAI_API_BASE", address)
     monkeypatch.setenv("HOSTED_VLLM_API_BASE", "http://127.0.0.1:9/v1")
     seen: list[float | None] = []
 

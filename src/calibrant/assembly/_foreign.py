@@ -204,6 +204,13 @@ def read_zeph(path: str | Path) -> RoutingSettings:
     reader.take(_llm_table(text, path))
     if "providers" in reader.values:
         reader.values["providers"] = list(_zeph_providers(reader.values["providers"], reader))
+    strategy = reader.values.get("strategy")
+    if strategy == "triage" and "triage" not in reader.values:
+        problem = "expected [llm.complexity_routing] with triage_provider and tiers for routing = 'triage', got none."
+        reader.note(("llm", "routing"), problem)
+    if strategy == "task":
+        problem = "expected no 'task', as this file has no tasks: write providers and tasks under [routing] of a task."
+        reader.note(("llm", "routing"), problem)
     return reader.validated(RoutingSettings).beside(path.parent.absolute())
 
 

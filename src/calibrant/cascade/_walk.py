@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -37,7 +38,7 @@ from calibrant.core._predictor import Limits, Query
 from calibrant.core._reported import counted
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._feed import Ahead, QueryKeys, QueuedRow
-from calibrant.inference._limits import Gate
+from calibrant.inference._limits import Gate, resolve_waiter
 from calibrant.metrics._validation import check_count, check_number
 
 _LOG = logging.getLogger("calibrant")
@@ -120,10 +121,26 @@ class RowLimits:
         return ""
 
 
+@dataclass
+class _LaterSteps:
+    """Steps of one model that were not the first of their rows: those under way, those paid for, and their price."""
+
+    under_way: int = 0
+    paid: int = 0
+    cost: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """US dollars of a step, on average; 0 before the first."""
+        return self.cost / max(1, self.paid)
+
+
 class CascadeBudget(Gate):
     """Budget meter of a cascade; each model's own meter limits its concurrency and call rate.
 
-    A row's usage includes answers that a journal held; this meter is told call by call what is paid.
+    A row's usage includes answers that a journal held; this meter is told call by call what is paid. With ``max_cost``,
+    a later model is asked only if its mean price, and that of all its steps under way, can still be paid: rows under
+    way could otherwise pass the budget many times over, all of them coming to a dear model at once.
 
     Parameters
     ----------
@@ -137,6 +154,48 @@ class CascadeBudget(Gate):
         most = max(gate.concurrency for gate in members)
         super().__init__(limits, default_concurrency=most)
         self._members = tuple(members)
+        self._later = [_LaterSteps() for _ in members]
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self.refused = ""
+
+    async def begin_step(self, position: int) -> str:
+        """Wait until it is known whether a later model's step can be paid; return the reason if it cannot, else "".
+
+        No more steps of a model are under way than were paid for, as nothing else tells what they cost.
+        """
+        most = math.inf if self.limits.max_cost is None else self.limits.max_cost
+        own = self._later[position]
+        while True:
+            with self._lock:
+                reserved = sum(steps.under_way * steps.mean for steps in self._later)
+                if own.paid and self.cost + reserved + own.mean > most:
+                    self.refused = (
+                        self.refused or f"The budget max_cost of {counted(most, 'US dollar')} is used up"
+                    )
+                if self.refused:
+                    self._let_on()
+                    return self.refused
+                if most == math.inf or own.under_way < max(1, own.paid):
+                    own.under_way += 1
+                    return ""
+                waiter = asyncio.get_running_loop().create_future()
+                self._queue.append(waiter)
+            await waiter
+
+    def end_step(self, position: int, *, cost: float | None) -> None:
+        """Count a later model's step that has ended, and the US dollars paid for it; None if nothing was."""
+        with self._lock:
+            own = self._later[position]
+            own.under_way -= 1
+            if cost is not None:
+                own.paid += 1
+                own.cost += cost
+            self._let_on()
+
+    def _let_on(self) -> None:
+        while self._queue:
+            waiter = self._queue.popleft()
+            waiter.get_loop().call_soon_threadsafe(resolve_waiter, waiter)
 
     def pay(self, usage: Usage, attempts: int) -> None:
         """Add the usage and the number of calls that were made."""
@@ -157,6 +216,8 @@ class CascadeBudget(Gate):
                 "and output_cost_per_token among the model's options, give cost=0 where it is free, or leave "
                 "max_cost out"
             )
+        if self.refused:
+            return self.refused
         rows = max(1, self.rows)
         # Of the rows under way, the share that came to each member so far.
         theirs = (
@@ -330,6 +391,8 @@ class _RowState:
         Whether the answer is sure enough.
     stopped : str
         Why the next model was not asked.
+    refused : str
+        Why the run could not pay for the next model.
     unpriced : str
         A model whose price is not known.
     systemic : list of ProviderError
@@ -344,6 +407,7 @@ class _RowState:
     confidence: float | None = None
     decided: bool = False
     stopped: str = ""
+    refused: str = ""
     unpriced: str = ""
     systemic: list[ProviderError] = field(default_factory=list)
     seen: Seen = ()
@@ -508,7 +572,7 @@ class Walk:
             if row.steps and self._is_stopped(row):
                 break
             own = self._query_for(query, self.members[position])
-            if await self._step(row, position, own):
+            if await self._paid_step(row, position, own):
                 break
             position = self.policy.next_model(position, row.seen)
         return self._result(row)
@@ -537,6 +601,20 @@ class Walk:
             prompt=own.prompt if query.prompt == self.prompt else query.prompt,
             user_template=own.user_template if template == self.user_template else template,
         )
+
+    async def _paid_step(self, row: _RowState, position: int, query: Query) -> bool:
+        """Make a step, as `_step`, unless the budget of the run cannot pay for it: then the row is not answered."""
+        if not row.steps:
+            return await self._step(row, position, query)
+        row.refused = await self.budget.begin_step(position)
+        if row.refused:
+            return True
+        before = len(row.steps)
+        try:
+            return await self._step(row, position, query)
+        finally:
+            paid = [step.usage.cost or 0.0 for step in row.steps[before:] if step.attempts]
+            self.budget.end_step(position, cost=sum(paid) if paid else None)
 
     async def _step(self, row: _RowState, position: int, query: Query) -> bool:
         """Ask one model and assess its answer; return True if no further model is asked."""
@@ -716,6 +794,9 @@ class Walk:
             failure.usage = row.usage
             raise failure
         answer = row.answer
+        if row.refused:
+            answer = replace(_NOTHING, usage=row.usage, attempts=row.attempts, steps=tuple(row.steps))
+            return replace(answer, reason=f"{row.refused}, and the next model was not asked")
         reason = answer.reason
         if answer.outcome is not Outcome.OK:
             failed = [step for step in row.steps if step.outcome is not Outcome.OK or step.reason]

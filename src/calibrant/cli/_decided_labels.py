@@ -15,6 +15,7 @@ from calibrant.core._files import as_record, read_record, write_record
 from calibrant.evaluation._data import UnlabelledTexts
 from calibrant.evaluation._label import LabelFile
 from calibrant.heads._tuned import Tuned, thresholds_of
+from calibrant.runs._directory import PREDICTIONS
 from calibrant.tuned._task_record import BUNDLE
 
 if TYPE_CHECKING:
@@ -315,6 +316,17 @@ class DecidedLabels:
             return str(self.job.source)
         return "RUN"
 
+    def _too_few_rows(self) -> int | None:
+        """Return the fewest rows that certify answers, if the run has fewer; else None."""
+        from calibrant.evaluation._learned import FEWEST  # a run with a promise is not calibrated
+
+        predictions = self.job.source / PREDICTIONS
+        if self.tuned is None or not predictions.is_file():
+            return None
+        with predictions.open("rb") as lines:
+            n_rows = sum(1 for _ in lines)
+        return FEWEST if n_rows < FEWEST else None
+
     def _measured(self) -> str:
         """Return the name of what the threshold is compared with: the file holds calibrated values."""
         return "the confidence before calibration" if self.is_calibrated else "the model's confidence"
@@ -327,6 +339,14 @@ class DecidedLabels:
 
     def _no_decision_lines(self) -> Iterator[str]:
         run = self._run
+        fewest = self._too_few_rows()
+        if fewest is not None:
+            review = shlex.join(["calibrant", "review", str(self.file.directory), "--certify"])
+            yield (
+                f"No decisions: {run} has fewer than {fewest} rows with a true label, too few for a promise. A promise "
+                f"on this file, for labels of yours: {review}"
+            )
+            return
         yield (
             "No decisions, as no promise was asked for: on a run with labelled rows, `calibrant calibrate` certifies "
             "which answers to accept. Then label with that run:"

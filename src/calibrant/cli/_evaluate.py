@@ -32,7 +32,7 @@ from calibrant.evaluation._metrics import GATES, check_gates
 from calibrant.inference._classifier import as_classifier
 from calibrant.metrics._remarks import several_servers_advice
 from calibrant.runs._journal import JournalAfterSearch
-from calibrant.tuned._task_record import record_run, save_learned_of_plan, with_model_alone
+from calibrant.tuned._task_record import known_texts, record_run, save_learned_of_plan, with_model_alone
 
 if TYPE_CHECKING:
     from calibrant.cli._commands import Evaluate, PromptedOptions, RunOptions
@@ -67,7 +67,9 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     check_gates(gates, loaded.labels)
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
     if source.tuned is not None:
-        _warn_of_known_rows(rows, source.tuned)
+        _warn_of_known_rows(rows, source.tuned.place, source.tuned.known_texts)
+    elif options.run is not None and (options.file is not None or options.split != "test"):
+        _warn_of_known_rows(rows, options.run, known_texts(options.run))
     with contextlib.closing(source.open(limits=run_limits(loaded, options))) as opened:
         classifier = asked_as_before(opened, options.out)
         history = None
@@ -233,7 +235,7 @@ def answer_fresh_rows(path: Path, file: Path, *, out: Path) -> None:
 
 def _check_fresh(rows: evaluation.Dataset, tuned: Tuned) -> None:
     """Raise DataError if a classifier knows rows: its prompt or its head may owe something to them."""
-    share = _share_known(rows, tuned)
+    share = _share_known(rows, tuned.known_texts)
     if share > MOST_KNOWN:
         raise DataError(
             f"{rows.source.path}: expected rows that {tuned.place} has not seen, but it knows {share:.0%} of them: "
@@ -242,17 +244,17 @@ def _check_fresh(rows: evaluation.Dataset, tuned: Tuned) -> None:
         )
 
 
-def _share_known(rows: evaluation.Dataset, tuned: Tuned) -> float:
-    """Return the share of rows that a classifier knows, in [0, 1], by the first ten thousand."""
-    return tuned.known_texts.share_known(row.input for row in islice(rows, _MOST_COMPARED))
+def _share_known(rows: evaluation.Dataset, known: TextDigests) -> float:
+    """Return the share of rows whose texts are known, in [0, 1], by the first ten thousand."""
+    return known.share_known(row.input for row in islice(rows, _MOST_COMPARED))
 
 
-def _warn_of_known_rows(rows: evaluation.Dataset, tuned: Tuned) -> None:
-    """Print a warning of rows that a classifier knows, unless so few are known as may be there twice by chance."""
-    share = _share_known(rows, tuned)
+def _warn_of_known_rows(rows: evaluation.Dataset, run: str | Path, known: TextDigests) -> None:
+    """Print a warning of rows that a run knows, unless so few are known as may be there twice by chance."""
+    share = _share_known(rows, known)
     if share > MOST_KNOWN:
         say(
-            f"warning: {tuned.place} knows {share:.0%} of these rows: it learned from them, was chosen by them, or was "
+            f"warning: {run} knows {share:.0%} of these rows: it learned from them, was chosen by them, or was "
             "certified on them, so that the numbers may flatter it. Judge it on other rows."
         )
 

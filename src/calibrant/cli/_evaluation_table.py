@@ -76,7 +76,10 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
         record["routing"] = routing.to_record()
     columns = ", predictions.parquet" if (directory / "predictions.parquet").exists() else ""
     lines.append(effort_line(result, is_free=is_free))
-    lines.append(f"Files: {directory}/predictions.jsonl{columns}, metrics.json, run.json")
+    rows = "predictions.jsonl"
+    if not (directory / rows).exists():
+        rows = "shards"  # of a run on many machines that ended early
+    lines.append(f"Files: {directory}/{rows}{columns}, metrics.json, run.json")
     print_output(record, lines, as_json=as_json)
 
 
@@ -165,7 +168,7 @@ def effort_line(result: evaluation.EvaluationResult, *, is_free: bool) -> str:
     if metrics.cascade is not None:
         calls -= _student_calls(metrics.cascade)
         asked = [model.asked for model in metrics.cascade.models if not model.model.startswith(STUDENT)]
-        without = max(without, metrics.cascade.rows - max(asked, default=0))
+        without += metrics.cascade.rows - max(asked, default=0)
     elif any(name.startswith(STUDENT) for name in metrics.models):
         calls, without = 0, metrics.answered  # by a student, which is no call
     return (

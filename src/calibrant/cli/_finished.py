@@ -28,7 +28,7 @@ from calibrant.core._task import Task
 from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
 from calibrant.evaluation._looks import CertificateRequest
 from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
-from calibrant.runs._directory import unfinished
+from calibrant.runs._directory import METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows
 from calibrant.tuned._folder import refuse_taken, save
 from calibrant.tuned._open import from_run
@@ -261,6 +261,11 @@ def report(options: Report) -> None:
         if kind != "run":
             raise ConfigurationError(
                 f"{directory}: expected the directory of a run, got a {kind}, which holds no predictions: name a run."
+            )
+        if options.track is not None and not any((directory / name).exists() for name in (METRICS, RESULT)):
+            raise ConfigurationError(
+                f"{directory}: expected a run of evaluate or optimize with --track, found neither {METRICS} nor "
+                f"{RESULT}: leave --track out."
             )
     path = reports.write_report(*options.directories, out=options.out)
     print_output({"report": str(path)}, [str(path)], as_json=options.as_json)

@@ -137,7 +137,7 @@ def resolve_endpoint(model: str, *, api_base: object = None, api_key: str | None
     root, chat = _routes(parts)
     query = f"?{parts.query}" if parts.query else ""
     host = parts.hostname or ""
-    is_openai = host == "api.openai.com" or host.endswith(".api.openai.com")
+    is_openai = is_openai_host(host)
     key = (api_key or os.environ.get(variables.key, "")).strip()
     authorization, secrets = _authorization(parts, key)
     if is_openai and authorization is None:
@@ -165,6 +165,19 @@ def server_address(model: str, api_base: str | None = None) -> str | None:
     if prefix:
         return _VARIABLES[prefix].address
     return litellm_endpoint(model, {})
+
+
+def is_openai_host(host: str) -> bool:
+    """Return True for a host of OpenAI's own servers."""
+    return host == "api.openai.com" or host.endswith(".api.openai.com")
+
+
+def own_server_of(model: str) -> str | None:
+    """Return the address that the environment names for an ``openai/`` model; None for OpenAI's, or another model."""
+    address = _VARIABLES["openai/"].address or ""
+    if not model.startswith("openai/") or is_openai_host(urlsplit(address).hostname or ""):
+        return None
+    return address
 
 
 def _prefix_of(model: str) -> str:

@@ -238,7 +238,8 @@ def counted_certificate(
     rows = _TestedRows.of(predictions, kept)
     delta = max(request.delta, spent.total)
     found = rows.certify(request, all_first=all_first)
-    if found.threshold is None and request.looks == 1:  # a plan says what else is looked for
+    has_room = not book.look("lower promises", request.share).refused
+    if found.threshold is None and request.looks == 1 and has_room:  # a plan says what else is looked for
         found = with_best_promise(found, rows.confidence, rows.correct, groups=rows.groups)
         tests, lower = _lower_tests(found, book, request.share)
         book.spend([asked, *tests], lower)  # with the test that they follow, so that asking again finds both

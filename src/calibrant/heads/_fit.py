@@ -173,7 +173,7 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
         return _unfitted(found, len(rows))
     from threadpoolctl import threadpool_limits  # noqa: PLC0415 - only here
 
-    fold = _group_folds(truth, _text_groups(truth, rows.texts), np.random.default_rng(0 if rng is None else rng))
+    fold = _text_folds(truth, rows.texts, rng)
     scored = rows.logprobs
     zeros = _zero_level(scored, targets)
     rows = rows if zeros is None else replace(rows, logprobs=zeros.lowered(scored))
@@ -224,10 +224,13 @@ def _text_groups(truth: IndexArray, texts: Sequence[str] | None) -> IndexArray:
     return numbers
 
 
-def _group_folds(truth: IndexArray, groups: IndexArray, rng: np.random.Generator) -> IndexArray:
-    """Return a random fold for each row, labels spread evenly; the rows of a group are in the same one."""
+def _text_folds(
+    truth: IndexArray, texts: Sequence[str] | None, rng: np.random.Generator | int | None
+) -> IndexArray:
+    """Return a random fold for each row, labels spread evenly; the rows of a group of texts are in the same one."""
+    groups = _text_groups(truth, texts)
     _, first = np.unique(groups, return_index=True)
-    folds = stratified_folds(truth[first], _FOLDS, rng)
+    folds = stratified_folds(truth[first], _FOLDS, np.random.default_rng(0 if rng is None else rng))
     return folds[groups]
 
 

@@ -431,6 +431,10 @@ class Feed:
             self._failures = 0
             self._answered = True
             return
+        spent = self._gate.used_up(self._under_way)
+        if spent:  # which is why the row failed, or stops the run in any case
+            self._stop.request(spent)
+            return
         self._failures += 1
         limit = _FAILURES_IN_A_ROW if self._answered else _FAILURES_AT_FIRST
         if self._failures >= limit and self._failures >= self._gate.concurrency:

@@ -244,7 +244,7 @@ class Gate:
             loop = waiter.get_loop()
             if waiter.done() or loop.is_closed():
                 continue
-            loop.call_soon_threadsafe(_resolve, waiter)
+            loop.call_soon_threadsafe(resolve_waiter, waiter)
             return
 
     def heard(self, state: RateState | None) -> None:
@@ -336,7 +336,8 @@ class Gate:
         return ""
 
 
-def _resolve(waiter: asyncio.Future[None]) -> None:
+def resolve_waiter(waiter: asyncio.Future[None]) -> None:
+    """Let the owner of a future go on, unless it has given up."""
     if not waiter.done():
         waiter.set_result(None)
 

@@ -15,6 +15,7 @@ from calibrant.clients._endpoint import (
     KNOWN_PREFIXES,
     Options,
     is_secret,
+    own_server_of,
     public_address,
     secret_texts,
     server_address,
@@ -356,8 +357,8 @@ def open_batch_api(model: str, *, options: Options | None, retry: RetryPolicy | 
     return BatchApi(model, retry=retry, **found)
 
 
-def expected_cost(task: Task, model: object, *, rows: int) -> float | None:
-    """Return the cost of rows by the price of the model's tokens and the length of its requests.
+def expected_cost(task: Task, model: object, *, calls: int) -> float | None:
+    """Return the cost of calls by the price of the model's tokens and the length of its requests.
 
     Parameters
     ----------
@@ -365,8 +366,8 @@ def expected_cost(task: Task, model: object, *, rows: int) -> float | None:
         Its first prompt, labels and texts say how long a request is. Prompts of the search are often longer.
     model : object
         The model that answers instead of the task's own; None for that.
-    rows : int
-        How many are asked.
+    calls : int
+        How many are made.
 
     Returns
     -------
@@ -380,17 +381,23 @@ def expected_cost(task: Task, model: object, *, rows: int) -> float | None:
     """
     if task.sections or not isinstance(model, str | None):
         return None
+    name = model or task.model.name
     options = dict(task.model.options)
-    if task.model.api_base is not None:
-        options["api_base"] = task.model.api_base
-    price = price_of_model(model or task.model.name, options)
+    options["api_base"] = task.model.api_base or own_server_of(name)
+    price = price_of_model(name, options)
     if price is None:
         return None
     texts = [row.input for row in (*task.train, *task.validation, *task.test)]
     text_length = sum(map(len, texts)) / max(1, len(texts))
     labels_length = len(json.dumps(task.labels.record()))
     prompt_tokens = (len(task.prompt) + labels_length + text_length) / _CHARACTERS_PER_TOKEN
-    return rows * (prompt_tokens * price.prompt + _ANSWER_TOKENS * price.answer)
+    return calls * (prompt_tokens * price.prompt + _ANSWER_TOKENS * price.answer)
+
+
+def prompt_price(model: str, options: Options) -> float | None:
+    """Return the US dollars of one token of a prompt; None where no price is known."""
+    price = price_of_model(model, {"api_base": own_server_of(model), **options})
+    return None if price is None else price.prompt
 
 
 def replaced_model(

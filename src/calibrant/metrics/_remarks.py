@@ -135,7 +135,8 @@ def _chosen(record: Record, validated: list[Record]) -> str:
         return f"The best prompt {name}was chosen for its head{_by_head(heads)}."
     rows = f"{best['rows']:,}" if best["rows"] else "the"
     steps = _steps(validated[0], best)
-    return f"The best prompt {name}was chosen on {rows} validation rows, without its head: {steps}."
+    alone = ", without its head" if (record["final"] or {}).get("head") else ""
+    return f"The best prompt {name}was chosen on {rows} validation rows{alone}: {steps}."
 
 
 def _by_head(heads: Record) -> str:
@@ -160,6 +161,9 @@ def _kept_seed(record: Record, validated: list[Record]) -> list[str]:
     heads = record["by_head"]
     if heads is not None and heads["raced"] != 0:
         return [f"The seed prompt is kept for its head{_by_head(heads)}."]
+    if record["proposals"] == 0:
+        untried = "No other prompt was tried, as none could be made of these rows: the seed prompt is kept."
+        return [untried, "A model that proposes prompts can be named by --reflection-model."]
     if len(validated) < 2:
         return ["No prompt was better than the seed prompt on the validation rows: the seed prompt is kept."]
     seed, *others = validated

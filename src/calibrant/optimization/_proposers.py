@@ -27,7 +27,7 @@ from calibrant.inference._base import run_sync
 from calibrant.inference._demonstrations import Demonstration, one_line
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
-from calibrant.inference._models import call_options, open_client
+from calibrant.inference._models import call_options, open_client, prompt_price
 from calibrant.optimization._prompt_parts import CandidateTexts, PromptFormat, PromptParts, estimate_tokens
 
 if TYPE_CHECKING:
@@ -597,6 +597,7 @@ def open_reflection(
     options: Mapping[str, Any] | None = None,
     stop: Stop,
     charge: Callable[[Usage], None],
+    afford: Callable[[float], None],
 ) -> Iterator[Reflection | None]:
     """Open a reflection model, from a name (tested with one small call) or from a function.
 
@@ -614,6 +615,8 @@ def open_reflection(
         Gives up a call under way, where it is requested to end at once.
     charge : callable
         Called with what each call of a model given by its name has used.
+    afford : callable
+        Called with the US dollars that the prompt of such a call takes, about, before it is made; may refuse it.
 
     Raises
     ------
@@ -627,6 +630,7 @@ def open_reflection(
         return
     client = open_client(model, options=options or {})
     calls = ModelCalls()
+    price = prompt_price(model, options or {})
     # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
     sent = call_options(options or {})
     if not ClientTraits.of(client).in_process:
@@ -635,6 +639,8 @@ def open_reflection(
     def write(prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
         if isinstance(prompt, str):
             prompt = [{"role": "user", "content": prompt}]
+        if price is not None:
+            afford(price * estimate_tokens(str(prompt)))
         request = CompletionRequest(messages=tuple(prompt), top_logprobs=0, options=sent)
         completion = run_sync(_unless_stopped(calls.complete(client, request), stop))
         charge(completion.usage)

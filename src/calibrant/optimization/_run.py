@@ -27,6 +27,7 @@ from calibrant.inference._classifier import Classifier, task_of
 from calibrant.inference._demonstrations import DemonstrationIndex
 from calibrant.inference._models import ModelLike, expected_cost, is_decision_model, replaced_model
 from calibrant.inference._text_vectors import head_embedding
+from calibrant.metrics._remarks import dollars
 from calibrant.optimization._choice import FIRST, ValidationLog
 from calibrant.optimization._plan import (
     ProgressListener,
@@ -308,7 +309,8 @@ def _tracker(
     n_rows = max_metric_calls + n_test
     dollars = None
     if not predictor.is_free:
-        dollars = expected_cost(task, model, rows=n_rows)
+        calls_a_row = predictor.method.calls_a_row if isinstance(predictor, Classifier) else 1
+        dollars = expected_cost(task, model, calls=calls_a_row * n_rows)
     return ProgressTracker(listener, total=max_metric_calls, test_rows=n_test, expected_cost=dollars)
 
 
@@ -399,7 +401,17 @@ def _reflection(
         if isinstance(predictor, BasePredictor):
             predictor.meter.charge(usage)
 
-    return open_reflection(plan.reflection_model, answers, options=options, stop=stop, charge=charge)
+    def afford(cost: float) -> None:
+        most = predictor.limits.max_cost
+        if most is not None and predictor.meter.cost + cost > most:
+            raise LimitReachedError(
+                f"The budget max_cost of {counted(most, 'US dollar')} is used up by the next call of the reflection "
+                f"model, whose prompt alone takes about {dollars(cost)}"
+            )
+
+    return open_reflection(
+        plan.reflection_model, answers, options=options, stop=stop, charge=charge, afford=afford
+    )
 
 
 def _open(task: Task, model: ModelLike | Predictor | None, stack: ExitStack, limits: Limits) -> Predictor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -238,6 +239,26 @@ def test_a_budget_is_kept_whatever_the_first_row_took(build: Build, say: Any, fi
             built.cascade.classify_many(texts)
         paid = 0.002 * built.calls[0] + 0.02 * built.calls[1]
         assert 0.5 * budget <= paid <= 1.3 * budget + 2 * 0.022
+
+
+def test_a_dear_model_is_asked_no_more_than_a_budget_can_pay(build: Build, say: Any, tmp_path: Path) -> None:
+    """Rows under way that come to it at once do not pass the budget; what was answered is not asked again."""
+
+    def small(text: str) -> Any:
+        return say("cat", 0.95 if text.startswith("sure") else 0.6, cost=0.001)
+
+    rows = [Example(input=f"{'sure' if row < 150 else 'open'} {row}", answer="cat") for row in range(300)]
+    answers = small, say("cat", 0.95, cost=0.25)
+    wide = [{"limits": Limits(concurrency=64)}] * 2
+    built = build(*answers, classifiers=wide, limits=Limits(max_cost=2.0), client={"latency": 0.002})
+    first = BatchEvaluator(built.cascade, cache=tmp_path / "cache").evaluate(rows, out=tmp_path / "run")
+    assert 1.2 <= 0.001 * built.calls[0] + 0.25 * built.calls[1] <= 2.0
+    assert not first.metrics.complete
+    again = build(*answers, classifiers=wide, client={"latency": 0.002})
+    whole = BatchEvaluator(again.cascade, cache=tmp_path / "cache").evaluate(rows, out=tmp_path / "run").metrics
+    assert whole.complete
+    assert (whole.outcomes[Outcome.OK.value], built.calls[1] + again.calls[1]) == (300, 150)
+    assert built.calls[0] + again.calls[0] == 300
 
 
 def test_a_budget_of_one_model_ends_the_run(build: Build, say: Any) -> None:
