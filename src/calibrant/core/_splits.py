@@ -496,14 +496,32 @@ def _cuts(
 ) -> dict[str, tuple[int, int]]:
     """Return the cuts of every answer; rare answers share theirs."""
     shared = _cut(np.sort(keys[is_rare[labels]]), shares)
-    return {
-        name: shared if is_rare[number] else _cut(np.sort(keys[labels == number]), shares)
-        for number, name in enumerate(names)
-    }
+    cuts = {}
+    before = 0
+    for name, number in sorted(zip(names, range(len(names)), strict=True)):
+        own = np.sort(keys[labels == number])
+        if is_rare[number]:
+            cuts[name] = shared
+        elif _fills_every_split(len(own), shares):
+            cuts[name] = _cut(own, shares)
+        else:
+            cuts[name] = _cut(own, shares, before=before)
+            before += len(own)
+    return cuts
 
 
-def _cut(keys: _Keys, shares: Shares) -> tuple[int, int]:
-    """Return the two cuts that divide sorted keys by the shares, without dividing equal keys."""
+def _fills_every_split(n: int, shares: Shares) -> bool:
+    """Return True if n texts, divided by rounded shares, are in every split that has a share."""
+    ends = [0, round(shares[0] * n), round((shares[0] + shares[1]) * n), n]
+    return all(last < end or not share for last, end, share in zip(ends, ends[1:], shares, strict=False))
+
+
+def _cut(keys: _Keys, shares: Shares, *, before: int = 0) -> tuple[int, int]:
+    """Return the two cuts that divide sorted keys by the shares, without dividing equal keys.
+
+    Shares are rounded over these keys and `before` others that were cut: what one label loses the next one gets, as of
+    four texts of each label none would be in a split of a fifth.
+    """
     n = len(keys)
     slack = int(n * _smallest(shares)) // _SLACK
     cuts = []
@@ -511,7 +529,7 @@ def _cut(keys: _Keys, shares: Shares) -> tuple[int, int]:
     first, second, _ = shares
     for own, share in ((first, first), (second, first + second)):
         ideal = min(round(share * _END), _END - 1)
-        wanted = round(share * n)
+        wanted = round(share * (before + n)) - round(share * before)
         index = int(np.searchsorted(keys, np.uint64(ideal)))
         index = min(max(index, wanted - slack), wanted + slack, n)
         # No split that has a share is left empty for the sake of a group.
