@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -529,6 +530,39 @@ def test_a_search_has_seen_the_rows_of_every_split(
     source = tmp_path / "run"
     done(command("optimize")(write_task(extra=served, **splits), "--out", source, "--max-metric-calls", 80))
     assert "it knows 100% of them" in refusal(fresh_test(tmp_path, source, splits[split]))
+
+
+def test_rows_of_a_run_that_taught_it_are_warned_of_under_its_task(
+    write_task: Callable[..., Path], served: str, tmp_path: Path
+) -> None:
+    """Its test rows are judged as a matter of course, the others never without a word."""
+    splits = {
+        name: unlike_animals(30, start=30 * n) for n, name in enumerate(("train", "validation", "test"))
+    }
+    task, source = write_task(extra=served, **splits), tmp_path / "run"
+    done(command("optimize")(task, "--out", source, "--max-metric-calls", 80))
+    for split in splits:
+        asked = ("--run", source, "--split", split, "--out", tmp_path / split)
+        is_warned = f"{source} knows 100% of these rows" in done(command("evaluate")(task, *asked)).stderr
+        assert is_warned == (split != "test")
+
+
+def test_a_finished_search_names_the_command_for_another_promise(
+    write_task: Callable[..., Path], served: str, tmp_path: Path
+) -> None:
+    """It keeps the certificate that it was first asked for."""
+    splits = {
+        name: unlike_animals(30, start=30 * n) for n, name in enumerate(("train", "validation", "test"))
+    }
+    source = tmp_path / "run"
+    search = partial(
+        command("optimize"), write_task(extra=served, **splits), "--out", source, "--max-metric-calls", 80
+    )
+    first = done(search()).stdout
+    assert "was finished before" not in first
+    again = done(search("--target-accuracy", 0.6, "--delta", 0.1)).stdout
+    advice = f"calibrant calibrate {source} --target-accuracy 0.6 --delta 0.1 --out {source}"
+    assert f"keeps what it promises. To ask for what the options say: {advice}\n" in again
 
 
 def test_what_a_run_has_seen_is_known_to_all_that_came_from_it(

@@ -83,6 +83,12 @@ def test_unlabelled_rows_are_said_to_stand_on_the_model(tmp_path: Path) -> None:
     found = done(run(predictions(tmp_path, known=False), "--out", tmp_path / "student")).stdout
     assert "rows the model's label stands in for the true one." in found
     assert "with a true label" not in found
+    rows = tmp_path / "student" / "model.jsonl"
+    agreement = "what is said of these rows is agreement with that model, not being right"
+    costs = ("--small-cost", 0, "--large-cost", 1, "--out", tmp_path / "plan")
+    assert agreement in done(command("cascade", "plan")(tmp_path / "student", rows, *costs)).stderr
+    for source in (rows, tmp_path / "student"):
+        assert agreement in done(command("calibrate")(source, "--out", tmp_path / "calibrated")).stderr
 
 
 def test_nothing_certified_is_said(tmp_path: Path) -> None:
@@ -170,6 +176,21 @@ def test_the_run_of_a_plan_holds_its_student(
     done(command("evaluate")(out, "--file", texts, "--out", tmp_path / "evaluated", "--no-cache"))
     assert labelled(tmp_path / "evaluated", texts, tmp_path / "third") == before
     assert [label for label, _, model in before if not model.startswith("distilled:")] == ["dog"]
+
+
+def test_rows_that_taught_a_student_are_warned_of(use_model: Callable[..., Any], tmp_path: Path) -> None:
+    """A plan is not judged without a word on rows that one of its models knows."""
+    use_model(FakeClient(["cat", "dog"], ("cat", 0.9), name="large", field="label"), "large")
+    student = tmp_path / "student"
+    taught = predictions(tmp_path)
+    done(run(taught, "--out", student))
+    costs = ("--small-cost", 0, "--large-cost", 1)
+    done(command("cascade")("plan", student, student / "model.jsonl", *costs, "--out", tmp_path / "plan"))
+    prompt = json.dumps(json.loads((student / "run.json").read_text())["prompt"])
+    (tmp_path / "large.toml").write_text(TASK.format(prompt, "large"))
+    asked = ("run", tmp_path / "plan", student, tmp_path / "large.toml", "--file", taught)
+    said = done(command("cascade")(*asked, "--out", tmp_path / "both")).stderr
+    assert "knows 100% of these rows: it learned from them" in said
 
 
 def test_json_has_the_figures(tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ def test_rows_without_label_are_said(write_task: WriteTask, fake: Fake, tmp_path
     assert lines[1].split(maxsplit=1)[1] == "ok 2, error 0, refusal 0, unparsed 0, no text 1"
     assert "labels           cat 1 (50.0 %), dog 1 (50.0 %)" in lines
     assert "answered by      fake 2" in lines
-    assert "  calibrant calibrate RUN --target-accuracy 0.9 --out RUN" in lines
+    assert f"  calibrant label RUN {data}" in lines
 
 
 @pytest.mark.parametrize("of_run", [False, True])

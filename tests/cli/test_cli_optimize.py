@@ -475,7 +475,7 @@ def test_a_search_shows_what_is_left_in_80_columns(
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "At most 600 rows to search and 800 to test." in text
-    assert "By the first answers, the model takes at most 2 min 10 s and $13.0000." in text
+    assert "By the first answers, the model takes at most 2 min 10 s, and about $13.0000." in text
     assert re.search(r"100/600 rows 0:00:\d\d at most 2 min 10 s left\s", text)
     assert "  12 prompts proposed, 3 promising, $1.0000" in text
     assert re.search(r"700/800 rows 0:00:\d\d 10 s left\s", text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -45,6 +46,23 @@ def test_shares_are_kept_for_every_answer(tmp_path: Path) -> None:
     assert counts == [{"cat": 32, "dog": 8}, {"cat": 16, "dog": 4}, {"cat": 32, "dog": 8}]
     assert len(parts(task)) == 100
     assert [row.input for row, _ in task.sources["test"].examples()] == [row.input for row in task.test]
+
+
+@pytest.mark.parametrize("rows_a_label", [3, 4, 5])
+def test_few_rows_of_every_label_fill_every_split(tmp_path: Path, rows_a_label: int) -> None:
+    """What one label cannot give to a split, the next ones do; every label is learned from and tested."""
+    labels = [f"label {place}" for place in range(20)]
+    words = [f"{first}{second}{third}" for first in "bcdfgh" for second in "aeiou" for third in "klmnp"]
+    rng = random.Random(0)
+    lines = [f"{' '.join(rng.sample(words, 9))},{label}\n" for label in labels for _ in range(rows_a_label)]
+    (tmp_path / "rows.csv").write_text(f"input,answer\n{''.join(lines)}")
+    head = HEAD.replace('["cat", "dog"]', json.dumps(labels))
+    task = read(tmp_path, f"{head}{DATA}[0.4, 0.2, 0.4]\n")
+    sizes = [len(getattr(task, name)) for name in SPLITS]
+    n_rows = 20 * rows_a_label
+    assert sizes[1] >= 0.2 * n_rows - 2
+    for name in ("train", "test"):
+        assert {row.answer for row in getattr(task, name)} == set(labels)
 
 
 def test_the_order_of_rows_does_not_matter(tmp_path: Path) -> None:

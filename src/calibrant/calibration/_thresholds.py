@@ -931,9 +931,9 @@ def _reason(found: CertifiedThreshold) -> str:
             "group of confident answers large enough to tell was that accurate, so that more rows like these would "
             f"not help.{_repeats(found)}"
         )
-    more = counted(found.additional_rows, "more labelled row", "more labelled rows")
+    more = counted(found.additional_rows, "more row", "more rows")
     return (
         f"Nothing certified: These {found.n:,} rows are too few to promise {found.target_accuracy:g} accuracy with "
-        f"probability {1 - found.delta:g}; about {more} like these would do."
+        f"probability {1 - found.delta:g}; about {more} like these, which nothing learned from, would do."
         f"{_repeats(found)}"
     )

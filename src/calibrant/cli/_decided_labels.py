@@ -321,7 +321,7 @@ class DecidedLabels:
         from calibrant.evaluation._learned import FEWEST  # a run with a promise is not calibrated
 
         predictions = self.job.source / PREDICTIONS
-        if self.tuned is None or not predictions.is_file():
+        if not predictions.is_file():
             return None
         with predictions.open("rb") as lines:
             n_rows = sum(1 for _ in lines)
@@ -339,6 +339,13 @@ class DecidedLabels:
 
     def _no_decision_lines(self) -> Iterator[str]:
         run = self._run
+        if self.tuned is None:
+            yield (
+                "No decisions, as a task file holds no promise, with --run neither. A run that `calibrant optimize` or "
+                "`calibrant calibrate` has certified decides:"
+            )
+            yield f"  {shlex.join(['calibrant', 'label', 'RUN', str(self.job.data)])}"
+            return
         fewest = self._too_few_rows()
         if fewest is not None:
             review = shlex.join(["calibrant", "review", str(self.file.directory), "--certify"])

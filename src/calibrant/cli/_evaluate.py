@@ -67,9 +67,9 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     check_gates(gates, loaded.labels)
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
     if source.tuned is not None:
-        _warn_of_known_rows(rows, source.tuned.place, source.tuned.known_texts)
+        warn_of_known_rows(rows, source.tuned.place, source.tuned.known_texts)
     elif options.run is not None and (options.file is not None or options.split != "test"):
-        _warn_of_known_rows(rows, options.run, known_texts(options.run))
+        warn_of_known_rows(rows, options.run, known_texts(options.run))
     with contextlib.closing(source.open(limits=run_limits(loaded, options))) as opened:
         classifier = asked_as_before(opened, options.out)
         history = None
@@ -249,7 +249,7 @@ def _share_known(rows: evaluation.Dataset, known: TextDigests) -> float:
     return known.share_known(row.input for row in islice(rows, _MOST_COMPARED))
 
 
-def _warn_of_known_rows(rows: evaluation.Dataset, run: str | Path, known: TextDigests) -> None:
+def warn_of_known_rows(rows: evaluation.Dataset, run: str | Path, known: TextDigests) -> None:
     """Print a warning of rows that a run knows, unless so few are known as may be there twice by chance."""
     share = _share_known(rows, known)
     if share > MOST_KNOWN:

@@ -125,7 +125,18 @@ def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
     yield f"File: {file}{words}"
 
 
+def warn_of_stand_ins(path: Path) -> None:
+    """Print a warning of saved rows, or a student's, whose answers are a larger model's labels."""
+    rows = path / "model.jsonl" if path.is_dir() else path
+    if rows.is_file() and SavedRows.load(rows).has_stand_ins:
+        say(
+            f"warning: {rows} has no true label of some rows, and the model's own in their place: what is said of "
+            "these rows is agreement with that model, not being right."
+        )
+
+
 def _warn(path: Path, *, saved: bool) -> None:
+    warn_of_stand_ins(path)
     why = unfinished(path)
     if why is not None:
         say(f"warning: {path} {why}: only the rows that are there were used.")

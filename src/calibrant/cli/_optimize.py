@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from calibrant import assembly, optimization, reports
-from calibrant.calibration._thresholds import certificate_from_record, certificate_lines
+from calibrant.calibration._thresholds import asked_options, certificate_from_record, certificate_lines
 from calibrant.cli._options import FAILED, parse_option
 from calibrant.cli._progress import ProgressDisplay
 from calibrant.cli._prompted import asked_task
@@ -66,7 +68,7 @@ def optimize(options: Optimize) -> None:
     if routing is not None:
         record["routing"] = routing.to_record()
         lines += routing.lines()
-    lines += [*_remarks(result), *_summary(result)]
+    lines += [*_remarks(result), *_summary(result), *_unasked_promise(result, options)]
     print_output(record, lines, as_json=options.as_json)
     if result.directory is not None:
         track(options.track, result.directory)
@@ -250,6 +252,26 @@ def _cost(result: optimization.OptimizationResult) -> str:
     if not result.unpriced_calls:
         return dollars(result.cost)
     return f"{dollars(result.cost)}, and {counted(result.unpriced_calls, 'call')} without a known price"
+
+
+def _unasked_promise(result: optimization.OptimizationResult, options: Optimize) -> Iterator[str]:
+    """Yield a line on the promise of the options, if the run was finished before and made another one."""
+    certification = None if result.tuned is None else result.tuned.thresholds["certification"]
+    asked = CertificateRequest(
+        target_accuracy=options.target_accuracy, delta=options.delta, looks=options.looks
+    )
+    if certification is None or asked == CertificateRequest():
+        return
+    found = certificate_from_record(certification)
+    wanted = asked_options(
+        replace(found, target_accuracy=asked.target_accuracy, delta=asked.delta, looks=None)
+    )
+    if asked.looks > 1:
+        wanted += ["--looks", str(asked.looks)]
+    out = str(result.directory)
+    if wanted != asked_options(found):
+        again = shlex.join(["calibrant", "calibrate", out, *wanted, "--out", out])
+        yield f"{out} was finished before, and keeps what it promises. To ask for what the options say: {again}"
 
 
 def _acceptance(tuned: Tuned, out: Path) -> Iterator[str]:

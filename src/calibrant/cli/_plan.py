@@ -15,8 +15,9 @@ from calibrant.cascade.planning._planner import replay as replay_policy
 from calibrant.cascade.planning._recorded import RecordedRun, recorded_run
 from calibrant.cli._app import Plan, PlanRun, Replay
 from calibrant.cli._classify import all_texts, print_predictions
-from calibrant.cli._evaluate import exit_as, labelled_rows
+from calibrant.cli._evaluate import exit_as, labelled_rows, warn_of_known_rows
 from calibrant.cli._evaluation_table import baseline_lines, print_result
+from calibrant.cli._finished import warn_of_stand_ins
 from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._progress import EvaluationDisplay, interruptible
 from calibrant.cli._prompted import without_head
@@ -146,6 +147,8 @@ def run(options: PlanRun) -> None:
             print_predictions(planned, texts, as_json=options.as_json, with_model=True)
             return
         rows = labelled_rows(task, file, options.split, limit=options.max_rows)
+        texts_known = _known_texts(members)
+        warn_of_known_rows(rows, options.plan_file, texts_known)
         cache = opened.enter_context(open_cache(default_cache()))
         with interruptible(at_once=planned.in_process) as stop, EvaluationDisplay() as display:
             evaluator = BatchEvaluator(planned, cache=cache)
@@ -153,7 +156,6 @@ def run(options: PlanRun) -> None:
             result = evaluator.evaluate(rows, out=out, about=about, on_progress=display, stop=stop)
     known = _knowing_heads(found, classifiers)
     asked_own = [(own, None) for own in asked]
-    texts_known = _known_texts(members)
     record_run(out, asked_own, plan=known.to_record(), students=students, known_texts=texts_known)
     for number, classifier in enumerate(classifiers, 1):
         classifier.save_learned(out, f"-{number}")
@@ -285,6 +287,7 @@ def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
     """Read runs; warn about incomplete ones."""
     runs = [recorded_run(path) for path in paths]
     for path in paths:
+        warn_of_stand_ins(path)
         reason = unfinished(path)
         if reason is not None:
             say(f"warning: {path} {reason}: {advice}.")

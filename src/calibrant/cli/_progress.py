@@ -184,7 +184,7 @@ def _price(progress: Progress) -> str:
         return ""
     if progress.eta_cost is None:
         return "; no price is known"
-    return f" and {dollars(progress.eta_cost)}"
+    return f", and about {dollars(progress.eta_cost)}"
 
 
 class EvaluationDisplay(_Display):

@@ -56,6 +56,9 @@ COLUMNS: Final = (
 )
 """Fields that every row of a run has; see `row_record` for those that some rows have."""
 
+STANDS_IN: Final = "stands_in"
+"""Field of rows whose answer is a model's label, as the true one is not known."""
+
 UNKNOWN: Final = -1
 """Correctness of a row whose true label is not known."""
 
@@ -738,6 +741,11 @@ class SavedRows:
     def is_torn(self) -> bool:
         """True if the last line was cut off by a kill, and left out."""
         return self._source.is_torn
+
+    @property
+    def has_stand_ins(self) -> bool:
+        """True if labels of a model stand in for true ones."""
+        return STANDS_IN in self.fields
 
     @property
     def failed(self) -> BoolArray:

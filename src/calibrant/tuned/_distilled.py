@@ -28,7 +28,7 @@ from calibrant.inference._heads import read_by_fits
 from calibrant.inference._student import StudentClient, save_student, student_name
 from calibrant.inference._text_vectors import Embeddings, head_embedding, prepare_vectors
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.runs._rows import SavedRow, SavedRows, record_line
+from calibrant.runs._rows import STANDS_IN, SavedRow, SavedRows, record_line
 from calibrant.tuned._folder import refuse_taken
 from calibrant.tuned._task_record import known_texts, read_run_settings, record_run, task_from_record
 
@@ -379,6 +379,8 @@ def _write_model_rows(rows: Sequence[_ModelRow], path: Path) -> None:
         record.update(
             index=number, label=row.label, answer=row.answer, correct=row.label == row.answer, space=None
         )
+        if row.truth is None:
+            record[STANDS_IN] = True
         lines.append(record_line(record).decode())
     try:
         write_atomically(path, "".join(lines))

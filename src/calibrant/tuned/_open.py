@@ -42,6 +42,7 @@ from calibrant.logprobs._fields import enum_schema
 from calibrant.runs._directory import BATCH, DEMONSTRATIONS, MANIFEST, METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows, read_fingerprint
 from calibrant.tuned._task_record import (
+    BUNDLE,
     LEARNED,
     STUDENT_FILES,
     RunSettings,
@@ -492,9 +493,11 @@ def _missing_options(tuned: Tuned, given: Mapping[str, Mapping[str, Any]]) -> di
 
 def _left_out_message(tuned: Tuned, missing: Mapping[str, list[str]]) -> str:
     parts = [f"{', '.join(options)} of {name}" for name, options in missing.items()]
+    is_run = tuned.path is not None and not (tuned.path / BUNDLE).exists()
+    shell = f"; in a shell give the task file that names it, with --run {tuned.path}" if is_run else ""
     return (
         f"{tuned.place}: the run used {'; '.join(parts)}, which a bundle does not hold, as it may be a credential: "
-        "hand it in with options (or, for a key, set the provider's environment variable)."
+        f"hand it in with options of calibrant.load{shell} (or, for a key, set the provider's environment variable)."
     )
 
 

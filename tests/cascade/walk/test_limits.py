@@ -255,7 +255,9 @@ def test_a_dear_model_is_asked_no_more_than_a_budget_can_pay(build: Build, say: 
     assert 1.2 <= 0.001 * built.calls[0] + 0.25 * built.calls[1] <= 2.0
     assert not first.metrics.complete
     again = build(*answers, classifiers=wide, client={"latency": 0.002})
-    whole = BatchEvaluator(again.cascade, cache=tmp_path / "cache").evaluate(rows, out=tmp_path / "run").metrics
+    whole = (
+        BatchEvaluator(again.cascade, cache=tmp_path / "cache").evaluate(rows, out=tmp_path / "run").metrics
+    )
     assert whole.complete
     assert (whole.outcomes[Outcome.OK.value], built.calls[1] + again.calls[1]) == (300, 150)
     assert built.calls[0] + again.calls[0] == 300
