@@ -172,15 +172,21 @@ def test_a_search_with_new_proposals_does_not_end_early() -> None:
     assert next(ideas) > 6
 
 
+class PricedClient(FakeClient):
+    """Client whose answers cost something."""
+
+    price = 0.001  # US dollars
+
+    async def complete(self, request: CompletionRequest) -> object:
+        """Return an answer with its price."""
+        response = await super().complete(request)
+        return {**cast("dict[str, Any]", response), "_hidden_params": {"response_cost": self.price}}
+
+
 def test_the_price_of_reflection_counts_towards_the_budget(tmp_path: Path) -> None:
     """Limits count what a reflection model costs; its price is part of the result's cost."""
-
-    class Expensive(FakeClient):
-        async def complete(self, request: CompletionRequest) -> object:
-            response = await super().complete(request)
-            return {**cast("dict[str, Any]", response), "_hidden_params": {"response_cost": 0.75}}
-
-    writer = Expensive(LABELS, lambda _: ("cat", 0.9))
+    writer = PricedClient(LABELS, lambda _: ("cat", 0.9))
+    writer.price = 0.75
     model = FakeClient(LABELS, learner)
     with fake_model("fake/writer", writer), pytest.raises(LimitReachedError) as caught:
         optimize(
@@ -197,9 +203,24 @@ def test_the_price_of_reflection_counts_towards_the_budget(tmp_path: Path) -> No
     assert len(writer.requests) <= 2
 
 
+def test_a_reflection_model_without_a_price_is_named_where_money_is_limited() -> None:
+    """The task's own model, whose price is known, is not taken for it."""
+    with (
+        fake_model("fake/writer", FakeClient(LABELS, lambda _: ("cat", 0.9))),
+        pytest.raises(LimitReachedError, match="No price is known for the reflection model fake/writer"),
+    ):
+        optimize(
+            task(40, 30),
+            model=FakeClient(LABELS, learner),
+            reflection_model="fake/writer",
+            max_metric_calls=150,
+            limits=Limits(max_cost=1.0),
+        )
+
+
 def test_a_reflection_that_the_budget_cannot_pay_is_not_asked_for() -> None:
     """The price of its prompt is known before the call."""
-    writer = FakeClient(LABELS, lambda _: ("cat", 0.9))
+    writer = PricedClient(LABELS, lambda _: ("cat", 0.9))
     price = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.01}
     with (
         fake_model("fake/writer", writer),
@@ -207,7 +228,7 @@ def test_a_reflection_that_the_budget_cannot_pay_is_not_asked_for() -> None:
     ):
         optimize(
             task(40, 30),
-            model=FakeClient(LABELS, learner),
+            model=PricedClient(LABELS, learner),
             reflection_model="fake/writer",
             reflection_options=price,
             max_metric_calls=150,

@@ -633,7 +633,8 @@ def open_reflection(
     price = prompt_price(model, options or {})
     # Prompts shall differ: the provider's own temperature. An engine in this process stays reproducible.
     sent = call_options(options or {})
-    if not ClientTraits.of(client).in_process:
+    in_process = ClientTraits.of(client).in_process
+    if not in_process:
         sent = {"temperature": None, **sent}
 
     def write(prompt: Any) -> str:  # noqa: ANN401  (text or chat messages)
@@ -643,7 +644,7 @@ def open_reflection(
             afford(price * estimate_tokens(str(prompt)))
         request = CompletionRequest(messages=tuple(prompt), top_logprobs=0, options=sent)
         completion = run_sync(_unless_stopped(calls.complete(client, request), stop))
-        charge(completion.usage)
+        charge(replace(completion.usage, cost=0.0) if in_process else completion.usage)
         if not completion.text.strip():
             raise ProviderError(
                 f"Expected text, got {completion.refusal or 'an empty answer'!r}.", provider=client.name

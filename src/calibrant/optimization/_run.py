@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from calibrant.adapters._gepa import ConfidenceAdapter, decides, listed_prompt, own_descriptions
 from calibrant.adapters._rows import example_row
@@ -397,14 +397,24 @@ def _reflection(
 ) -> AbstractContextManager[Reflection | None]:
     """Return the context of the plan's reflection model, whose price counts towards the predictor's budgets."""
 
+    def refuse(reason: str) -> NoReturn:
+        stop.request(reason)  # GEPA goes on after a reflection that failed
+        raise LimitReachedError(reason)
+
     def charge(usage: Usage) -> None:
+        if usage.cost is None and predictor.limits.max_cost is not None:
+            refuse(
+                f"No price is known for the reflection model {plan.reflection_model}, so max_cost cannot be kept: set "
+                "input_cost_per_token and output_cost_per_token among its options (--reflection-option), or leave "
+                "max_cost out"
+            )
         if isinstance(predictor, BasePredictor):
             predictor.meter.charge(usage)
 
     def afford(cost: float) -> None:
         most = predictor.limits.max_cost
         if most is not None and predictor.meter.cost + cost > most:
-            raise LimitReachedError(
+            refuse(
                 f"The budget max_cost of {counted(most, 'US dollar')} is used up by the next call of the reflection "
                 f"model, whose prompt alone takes about {dollars(cost)}"
             )
