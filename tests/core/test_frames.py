@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -123,6 +124,9 @@ def test_frames_are_evaluated_and_labelled(kind: str, tmp_path: Path) -> None:
     result = evaluator.label(frame, text="note", out=tmp_path, file_format="csv")
     assert result.frame.shape[1] == 8
     assert (tmp_path / "labels.csv").read_text().startswith("note,label,calibrant_label,confidence")
+    whole = evaluator.label(frame, text="note", distribution=True).frame["probabilities"]
+    shares = [json.loads(text) for text in (whole.to_pylist() if kind == "pyarrow" else whole)]
+    assert [max(found, key=found.get) for found in shares] == ANSWERS
 
 
 def test_a_missing_text_is_not_asked_about(tmp_path: Path) -> None:

@@ -238,7 +238,9 @@ def answer_of(prediction: Prediction) -> tuple[Any, ...]:
     )
 
 
-def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
+def with_answers(
+    frame: FrameT, answers: Iterable[Sequence[Any]], *, columns: Sequence[str] = ANSWER_COLUMNS
+) -> FrameT:
     """Return a copy of a frame with the columns of the answers, of the same kind and with the same index.
 
     Parameters
@@ -246,8 +248,9 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
     frame : data frame, table or dataset
         The rows, in memory.
     answers : iterable of sequences
-        Values of `ANSWER_COLUMNS`, in the order of the rows; those of the last rows may be missing, and are null then.
-        A column whose name the frame has already gets the prefix ``calibrant_``.
+        Values of `columns`, in the order of the rows; those of the last rows may be missing, and are null then.
+    columns : sequence of str
+        Their names; one that the frame has already gets the prefix ``calibrant_``.
 
     Raises
     ------
@@ -255,28 +258,28 @@ def with_answers(frame: FrameT, answers: Iterable[Sequence[Any]]) -> FrameT:
         A name with its prefix is taken, too, or as `frame_texts`.
     """
     rows = list(answers)
-    rows += [(None,) * len(ANSWER_COLUMNS)] * (len(frame) - len(rows))  # type: ignore[arg-type]
-    names = answer_names(frame)
-    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    rows += [(None,) * len(columns)] * (len(frame) - len(rows))  # type: ignore[arg-type]
+    names = answer_names(frame, columns=columns)
+    found = {name: [row[place] for row in rows] for place, name in enumerate(names)}
     if _is_dataset(frame):
         import datasets  # noqa: PLC0415 (loaded by whoever made the frame)
 
         # One by one, its `add_column` takes five times as long.
-        more = datasets.Dataset.from_dict(columns)
+        more = datasets.Dataset.from_dict(found)
         return datasets.concatenate_datasets([frame, more], axis=1)  # type: ignore[no-any-return]
     import narwhals as nw  # noqa: PLC0415 (only where there is a frame)
 
     opened = _opened(frame)
-    kinds = [nw.Float64 if name in _NUMBERS else nw.String for name in ANSWER_COLUMNS]
+    kinds = [nw.Float64 if name in _NUMBERS else nw.String for name in columns]
     series = [
         nw.new_series(name, values, kind, backend=opened.implementation)
-        for (name, values), kind in zip(columns.items(), kinds, strict=True)
+        for (name, values), kind in zip(found.items(), kinds, strict=True)
     ]
     return nw.to_native(opened.with_columns(*series))  # type: ignore[no-any-return]
 
 
-def answer_names(frame: Frame) -> list[str]:
-    """Return the names of `ANSWER_COLUMNS` in a labelled frame.
+def answer_names(frame: Frame, *, columns: Sequence[str] = ANSWER_COLUMNS) -> list[str]:
+    """Return the names of the columns of answers in a labelled frame.
 
     Raises
     ------
@@ -284,7 +287,7 @@ def answer_names(frame: Frame) -> list[str]:
         A name with its prefix is taken, too, or as `frame_texts`.
     """
     taken = column_names(frame)
-    return [free_name(name, taken) for name in ANSWER_COLUMNS]
+    return [free_name(name, taken) for name in columns]
 
 
 def free_name(name: str, taken: Collection[object]) -> str:

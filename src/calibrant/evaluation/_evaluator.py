@@ -295,7 +295,7 @@ class BatchEvaluator:
         decide : callable, optional
             Returns the decisions on predictions, such as `calibrant.tuned.Tuned.decide_many`.
         distribution : bool, default False
-            True to write the probabilities of all labels, too.
+            True to write the probabilities of all labels, too; to a frame as a column ``probabilities`` of JSON text.
 
         Examples
         --------
@@ -327,7 +327,7 @@ class BatchEvaluator:
         result = self._run(rows, out=directory, about=about, on_progress=on_progress, stop=stop, file=file)
         if rows.frame is None:
             return result
-        return with_frame(result, rows.frame, decide)
+        return with_frame(result, rows.frame, decide, distribution=distribution)
 
     def _run(
         self,

@@ -19,7 +19,7 @@ from typing import IO, Any, Final, Protocol, TypeAlias, cast
 from zipfile import ZipFile, is_zipfile
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, StateError
-from calibrant.core._files import atomic_bytes_writer, atomic_writer, remove_leftovers
+from calibrant.core._files import atomic_bytes_writer, atomic_writer, json_text, remove_leftovers
 from calibrant.core._frames import (
     ANSWER_COLUMNS,
     DECISIONS,
@@ -438,7 +438,9 @@ def label_values(records: Sequence[Record], decide: Decide | None = None) -> lis
     return rows
 
 
-def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = None) -> EvaluationResult:
+def with_frame(
+    result: EvaluationResult, frame: Frame, decide: Decide | None = None, *, distribution: bool = False
+) -> EvaluationResult:
     """Return a result with a copy of its frame, to which the answers are added as columns.
 
     Parameters
@@ -449,9 +451,15 @@ def with_frame(result: EvaluationResult, frame: Frame, decide: Decide | None = N
         The frame.
     decide : callable, optional
         Returns the decisions on predictions.
+    distribution : bool, default False
+        True to add the probabilities of all labels, as JSON text.
     """
-    values = label_values(result.records(), decide)
-    return replace(result, frame=with_answers(frame, values))
+    records = result.records()
+    values = label_values(records, decide)
+    if not distribution:
+        return replace(result, frame=with_answers(frame, values))
+    values = [(*row, json_text(_probabilities(record))) for row, record in zip(values, records, strict=True)]
+    return replace(result, frame=with_answers(frame, values, columns=(*ANSWER_COLUMNS, _DISTRIBUTION)))
 
 
 def answering_model(record: Record) -> str | None:
