@@ -36,7 +36,7 @@ def record(lower: float, upper: float, **changes: Any) -> dict[str, Any]:
 def test_choice_and_test_are_two_sentences(interval: tuple[float, float], words: str) -> None:
     """The sentence on the choice is the same for all results on the test rows."""
     chosen = (
-        "The best prompt was chosen on the validation rows, without its head: score 0.100 -> 0.300, accuracy 0.200 -> "
+        "The best prompt was chosen on the validation rows: score 0.100 -> 0.300, accuracy 0.200 -> "
         "0.400, macro F1 0.140 -> 0.350."
     )
     assert verdict_of(record(*interval)) == f"{words}{figures(interval)} {chosen}"
@@ -50,7 +50,7 @@ def test_task_prompts_are_compared() -> None:
     order = "other prompt 1, seed prompt"
     told = f"The task's own prompts, from the best to the worst on the same validation rows: {order}."
     assert verdict_of(record(0.1, 0.2, validated=given, chosen=1)).endswith(
-        "40 rows. The best prompt (other prompt 1) was chosen on 16 validation rows, without its head: accuracy 0.500 "
+        "40 rows. The best prompt (other prompt 1) was chosen on 16 validation rows: accuracy 0.500 "
         f"-> 0.750, macro F1 0.400 -> 0.700. {told}"
     )
     assert verdict_of(record(0.1, 0.2, validated=given, chosen=0)).endswith(told)
@@ -75,12 +75,18 @@ def test_searches_without_validation_keep_the_seed() -> None:
     assert kept.count(".") == 1
 
 
+def test_a_search_that_tried_no_prompt_says_so() -> None:
+    """No prompt was worse where none was proposed."""
+    kept = verdict_of(record(0.0, 0.0, validated=[SEED], chosen=0, improved=False, proposals=0))
+    assert "No other prompt was tried, as none could be made of these rows: the seed prompt is kept." in kept
+
+
 def test_credit_replaces_accuracy() -> None:
     """Credit replaces accuracy where an answer can be partly right."""
     validated = [{**SEED, "credit": 0.5}, {**BETTER, "credit": 0.75}]
     verdict = verdict_of(record(0.0, 0.1, validated=validated, chosen=1))
     assert verdict.endswith(
-        "without its head: score 0.100 -> 0.300, credit 0.500 -> 0.750, macro F1 0.140 -> 0.350."
+        "chosen on the validation rows: score 0.100 -> 0.300, credit 0.500 -> 0.750, macro F1 0.140 -> 0.350."
     )
 
 
