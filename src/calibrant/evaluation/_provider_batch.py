@@ -148,7 +148,9 @@ class BatchPart:
     errors : tuple of str
         Reasons for the failure of the batch as a whole.
     fetched : bool
-        True once all its answers and errors are in the directory.
+        True once all its answers and errors were fetched into the directory.
+    sizes : mapping of str to int
+        Bytes of the fetched files of ``answers`` and ``errors``, by which a missing or cut one is noticed.
     """
 
     __pydantic_config__ = _STRICT
@@ -165,6 +167,7 @@ class BatchPart:
     error_file: str | None = None
     errors: tuple[str, ...] = ()
     fetched: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -550,14 +553,14 @@ class BatchAnswers:
         self._attempts[asked] += 1
         self._file[asked] = -1
         for kind in ("answers", "errors"):
-            path = self._job.file(kind, part)
-            if path.exists():
+            if kind in part.sizes:
+                path = self._job.file(kind, part)
                 self._files.append(path)
                 self._index_lines(path, asked)
 
     def _index_lines(self, path: Path, asked: BoolArray) -> None:
         offset = 0
-        with path.open("rb") as file:
+        with _reading(path), path.open("rb") as file:
             for line in file:
                 row = None
                 if line.strip():
@@ -868,7 +871,8 @@ def collect_batch(
     Raises
     ------
     StateError
-        The directory holds no job, or not everything was submitted.
+        The directory holds no job, not everything was submitted, or a fetched file was lost and cannot be
+        fetched again.
     ProviderError
         The provider cannot be asked, or one of its files is gone.
     CalibrantError
@@ -925,7 +929,8 @@ def retry_batch(
     Raises
     ------
     StateError
-        The directory holds no job, or not everything was collected.
+        The directory holds no job, not everything was collected, or a fetched file was lost and cannot be
+        fetched again.
     ProviderError
         The provider cannot be reached, or refuses.
 
@@ -945,6 +950,8 @@ def retry_batch(
         if all(part.batch_id is not None for part in job.parts):
             if not all(part.fetched for part in job.parts):
                 raise StateError(f"{path}: not everything was collected: collect first.")
+            # Rows whose answers only miss in the directory would be paid for a second time.
+            run_sync(_fetch(api, job))
             job.add_requests(_failed_requests(job, api), limits or BatchLimits())
         return run_sync(_send(api, job))
 
@@ -1048,13 +1055,45 @@ async def _look(api: BatchApi, job: BatchJob) -> None:
 
 
 async def _fetch(api: BatchApi, job: BatchJob) -> None:
+    """Fetch the files of ended batches that the directory does not hold as they were fetched.
+
+    Raises
+    ------
+    ProviderError
+        A file cannot be fetched.
+    StateError
+        A file that was fetched before is missing or cut, and cannot be fetched again.
+    """
     for part in job.parts:
-        if part.ended and not part.fetched:
-            remote_files = {"answers": part.output_file, "errors": part.error_file}
-            for kind, remote in remote_files.items():
-                if remote is not None:
-                    await api.download(remote, job.file(kind, part))
-            job.save_part(replace(part, fetched=True))
+        if not part.ended:
+            continue
+        sizes = {}
+        for kind, remote in (("answers", part.output_file), ("errors", part.error_file)):
+            if remote is not None:
+                sizes[kind] = await _fetched_size(api, job.file(kind, part), remote, part.sizes.get(kind))
+        if not part.fetched or sizes != part.sizes:
+            job.save_part(replace(part, fetched=True, sizes=sizes))
+
+
+async def _fetched_size(api: BatchApi, path: Path, remote: str, size: int | None) -> int:
+    """Return the size of a file of the provider, downloaded unless one of the known size is in place."""
+    if size is not None and _size(path) == size:
+        return size
+    try:
+        await api.download(remote, path)
+    except ProviderError as error:
+        if size is None:
+            raise
+        raise StateError(
+            f"{path}: expected {counted(size, 'byte')} as fetched from the provider, got a missing or changed file, "
+            f"and it cannot be fetched again ({error}): restore it, or run the command again later. Nothing was "
+            "overwritten."
+        ) from error
+    return _size(path) or 0
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
 
 
 async def _watch(

@@ -584,6 +584,47 @@ def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> No
     assert server.calls == calls
 
 
+def damage(file: Path, *, cut: bool) -> None:
+    """Cut a file within its first line, or remove it."""
+    if cut:
+        os.truncate(file, 30)
+    else:
+        file.unlink()
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("again", [collect, lambda out: retry_batch(out, retry=RETRY)])
+def test_a_lost_answer_file_is_fetched_again(
+    server: Any, tmp_path: Path, *, cut: bool, again: Callable[[Path], BatchReport]
+) -> None:
+    """A fetched file that is missing or cut is fetched again, and no row is submitted twice."""
+    submit(tmp_path)
+    collect(tmp_path)
+    first = (tmp_path / "predictions.jsonl").read_bytes()
+    damage(tmp_path / "batch-answers-0002.jsonl", cut=cut)
+    again(tmp_path)
+    assert server.calls.count("content") == 4
+    assert collect(tmp_path).outcomes == {"ok": 6}
+    assert (tmp_path / "predictions.jsonl").read_bytes() == first
+    assert len(server.batches) == 3
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_lost_answer_file_overwrites_nothing(server: Any, tmp_path: Path, *, cut: bool) -> None:
+    """Where a lost file cannot be fetched again, it is named, and the predictions stay."""
+    submit(tmp_path)
+    collect(tmp_path)
+    first = (tmp_path / "predictions.jsonl").read_bytes()
+    damage(tmp_path / "batch-answers-0002.jsonl", cut=cut)
+    server.faults["content"] = [404] * 2
+    with pytest.raises(StateError, match=r"batch-answers-0002\.jsonl: expected [\d,]+ bytes"):
+        collect(tmp_path)
+    with pytest.raises(StateError, match=r"cannot be fetched again .*: restore it"):
+        retry_batch(tmp_path, retry=RETRY)
+    assert (tmp_path / "predictions.jsonl").read_bytes() == first
+    assert len(server.batches) == 3
+
+
 def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path) -> None:
     """A timeout ends the wait; a look is repeated up to the number of allowed failures."""
     server.states = ["in_progress"]
