@@ -148,7 +148,11 @@ def test_collected_jobs_write_labels(server: Any, write_task: WriteTask, tmp_pat
     ]
     assert [len(server.requests(batch)) for batch in server.batches.values()] == [2, 2]
     data.write_text("id,input\n01,meow\n02,purr\n03,woof\n")
-    assert "row 2 of the input has another text or context now" in run("collect", tmp_path / "two").stderr
+    changed = run("collect", tmp_path / "two").stderr
+    assert "row 2 of the input has another text or context now" in changed
+    assert f"the answers in {tmp_path / 'two' / 'predictions.jsonl'}, or submit" in changed
+    assert "a new --out, which asks about all rows again" in changed
+    assert "cache" not in changed
 
 
 def test_a_column_of_contexts_is_not_read(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
