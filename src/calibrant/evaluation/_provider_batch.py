@@ -61,6 +61,7 @@ _STRICT: Final = ConfigDict(extra="forbid")  # saving the job would drop a key t
 _RESTORE: Final = "restore the file, or look the batches up at the provider, as they may have been paid for"
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _NAME: Final = "row-"
+_NO_SUCH_FILE: Final = 404
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1067,29 +1068,44 @@ async def _fetch(api: BatchApi, job: BatchJob) -> None:
     for part in job.parts:
         if not part.ended:
             continue
-        sizes = {}
-        for kind, remote in (("answers", part.output_file), ("errors", part.error_file)):
-            if remote is not None:
-                sizes[kind] = await _fetched_size(api, job.file(kind, part), remote, part.sizes.get(kind))
+        sizes = await _fetched_sizes(api, job, part)
         if not part.fetched or sizes != part.sizes:
             job.save_part(replace(part, fetched=True, sizes=sizes))
 
 
-async def _fetched_size(api: BatchApi, path: Path, remote: str, size: int | None) -> int:
-    """Return the size of a file of the provider, downloaded unless one of the known size is in place."""
-    if size is not None and _size(path) == size:
-        return size
-    try:
-        await api.download(remote, path)
-    except ProviderError as error:
-        if size is None:
-            raise
-        raise StateError(
-            f"{path}: expected {counted(size, 'byte')} as fetched from the provider, got a missing or changed file, "
-            f"and it cannot be fetched again ({error}): restore it, or run the command again later. Nothing was "
-            "overwritten."
-        ) from error
-    return _size(path) or 0
+async def _fetched_sizes(api: BatchApi, job: BatchJob, part: BatchPart) -> dict[str, int]:
+    """Return the sizes of a part's files; download those that are not in place."""
+    sizes = {}
+    for kind, remote in (("answers", part.output_file), ("errors", part.error_file)):
+        if remote is None:
+            continue
+        path = job.file(kind, part)
+        known = part.sizes.get(kind)
+        if known is None or _size(path) != known:
+            try:
+                await api.download(remote, path)
+            except ProviderError as error:
+                if known is not None:
+                    raise _lost(path, known, error) from error
+                if error.status != _NO_SUCH_FILE:
+                    raise
+                raise ProviderError(
+                    f"the provider no longer has the file {remote}, which holds the {kind} of part {part.number}.",
+                    provider=api.name,
+                    status=error.status,
+                    hint="Providers delete such files after some time: submit the rows with a new --out, which asks "
+                    "about all of them again.",
+                ) from error
+        sizes[kind] = _size(path) or 0
+    return sizes
+
+
+def _lost(path: Path, size: int, error: ProviderError) -> StateError:
+    """Return the error for a file that was fetched, is not in place, and cannot be fetched again."""
+    return StateError(
+        f"{path}: expected {counted(size, 'byte')} as fetched from the provider, got a missing or changed file, and it "
+        f"cannot be fetched again ({error}): restore it, or run the command again later. Nothing was overwritten."
+    )
 
 
 def _size(path: Path) -> int | None:

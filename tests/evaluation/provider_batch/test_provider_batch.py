@@ -625,6 +625,19 @@ def test_a_lost_answer_file_overwrites_nothing(server: Any, tmp_path: Path, *, c
     assert len(server.batches) == 3
 
 
+def test_a_file_that_the_provider_deleted_is_named(server: Any, tmp_path: Path) -> None:
+    """An answer file that is gone at the provider is named with its part, and a new --out is advised."""
+    server.states = ["completed"]
+    submit(tmp_path)
+    server.faults["content"] = [404]
+    with pytest.raises(
+        ProviderError, match=r"no longer has the file file-\d+, .* answers of part 1\b"
+    ) as raised:
+        collect(tmp_path)
+    assert "submit the rows with a new --out" in str(raised.value)
+    assert "address" not in str(raised.value)
+
+
 def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path) -> None:
     """A timeout ends the wait; a look is repeated up to the number of allowed failures."""
     server.states = ["in_progress"]
