@@ -75,6 +75,11 @@ class BatchLimits:
     bytes : int, default 200,000,000
         Size of the file, at least 1.
 
+    Raises
+    ------
+    ConfigurationError
+        A number is no whole one of at least 1.
+
     Examples
     --------
     >>> from calibrant.evaluation import BatchLimits
@@ -84,6 +89,13 @@ class BatchLimits:
 
     requests: int = 50_000
     bytes: int = 200_000_000
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, int) or value < 1:
+                raise ConfigurationError(
+                    f"Expected {name} to be a whole number of at least 1, got {value!r}."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

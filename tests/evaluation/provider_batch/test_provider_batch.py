@@ -306,6 +306,15 @@ def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) ->
     assert len(set(names)) == len(names) == 6
 
 
+@pytest.mark.parametrize("limits", [{"requests": 0}, {"requests": -5}, {"bytes": 0}, {"requests": 1.5}])
+def test_limits_below_one_are_refused(limits: dict[str, Any]) -> None:
+    """A request file holds at least one request and one byte."""
+    with pytest.raises(
+        ConfigurationError, match=f"{next(iter(limits))} to be a whole number of at least 1, got"
+    ):
+        BatchLimits(**limits)
+
+
 def test_a_request_larger_than_a_file_is_refused(server: Any, tmp_path: Path) -> None:
     """A request above the byte limit raises StateError before any call."""
     with pytest.raises(StateError, match="at most 100 bytes, got one of"):
