@@ -75,6 +75,18 @@ def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_
         assert server.requests(batch)[0]["body"]["messages"][0]["content"] == "Say which."
 
 
+def test_a_file_without_the_column_of_texts_is_refused(
+    server: Any, write_task: WriteTask, tmp_path: Path
+) -> None:
+    """`submit --file` advises to name the column under [data], as it has no option for that."""
+    data = tmp_path / "data.csv"
+    data.write_text("id,body\n1,meow\n")
+    result = run("submit", write_task(extra=MODEL), "--file", data, "--out", tmp_path / "job")
+    assert (result.exit_code, server.calls) == (2, [])
+    assert "got nothing (columns here: id, body): name its column under [data]." in result.stderr
+    assert "--text-column" not in result.stderr
+
+
 def test_the_key_of_a_task_file_is_found_again(
     server: Any, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
