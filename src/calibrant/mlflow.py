@@ -24,7 +24,7 @@ from calibrant.core._installation import install_command
 from calibrant.core._reported import is_number
 from calibrant.inference._models import without_secrets
 from calibrant.reports._html import write_report
-from calibrant.runs._directory import MANIFEST, METRICS, RESULT
+from calibrant.runs._directory import KNOWN_TEXTS, MANIFEST, METRICS, RESULT
 from calibrant.tuned._folder import read
 from calibrant.tuned._open import from_run
 
@@ -59,7 +59,8 @@ _NOT_FIGURES: Final = frozenset(
     }
 )
 _SETTINGS: Final = ("task", "model", "proposer", "seed", "chosen")  # of metrics or of a result
-_NOT_SETTINGS: Final = frozenset({"schema_version", "response_format"})
+# Whoever has a text could tell by the digests whether it was a row.
+_NOT_SETTINGS: Final = frozenset({"schema_version", "response_format", KNOWN_TEXTS})
 _OPTIONS: Final = "options"  # at the end of the names of what may hold credentials
 _CURVE: Final = ("score", "accuracy", "macro_f1", "log_loss", "credit")
 # MLflow's own seven retries of two minutes each would hold a finished run up for long.

@@ -7,19 +7,20 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from bundle_runs import run
 from calibrant.assembly import cascade_settings, open_classifier
 from calibrant.cascade import Cascade
-from calibrant.core import ConfigurationError, Example, ProviderError, Task
+from calibrant.core import CompletionRequest, ConfigurationError, Example, ProviderError, Task
 from calibrant.inference import Classifier
 from calibrant.metrics import wilson_interval
 from calibrant.optimization import optimize
 from calibrant.testing import FakeClient, fake_response
 from command_line import prediction_rows
+from named_models import LABELS, RULES
 
 WriteTask = Callable[..., Path]
 Opened = dict[str, list[FakeClient]]
@@ -394,6 +395,25 @@ def test_optimize_improves_a_cascade_s_prompt(task: Path, tmp_path: Path, opened
     again = run("optimize", task, *BUDGET, "--out", out, "--json")
     assert asked(opened) == [0, 0]
     assert json.loads(again.stdout)["best_prompt"] == record["best_prompt"]
+
+
+class Priced(FakeClient):
+    """Model of which every call costs a cent."""
+
+    async def complete(self, request: CompletionRequest) -> object:
+        response = await super().complete(request)
+        return {**cast("dict[str, Any]", response), "_hidden_params": {"response_cost": 0.01}}
+
+
+def test_a_stopped_search_counts_the_answers_of_models(
+    task: Path, tmp_path: Path, use_model: Callable[..., Any]
+) -> None:
+    """A search that its budget ends says how many answers of models it keeps, not how many rows they make."""
+    models = [use_model(Priced(LABELS, RULES[name], name=name), name) for name in ("small", "large")]
+    stopped = run("optimize", task, *BUDGET, "--max-cost", 0.2, "--out", tmp_path / "out", code=1)
+    calls = [len(model.requests) for model in models]
+    assert all(calls)
+    assert f"{sum(calls)} answers are kept in" in stopped.stderr
 
 
 def test_another_threshold_is_another_search(write_task: WriteTask, tmp_path: Path) -> None:

@@ -342,6 +342,8 @@ def test_labelled_rows_are_evaluated_as_planned(planned: tuple[Path, Path], tmp_
     assert json.loads(twice.stdout)["rows"] == 4
     wrong = cascade("run", *planned, *MODELS, "--out", out, "--split", "all")
     assert (wrong.exit_code, "--split to be one of" in wrong.stderr) == (2, True)
+    both = cascade("run", *planned, *MODELS, "--out", out, "--split", "test", "--file", task_file)
+    assert (both.exit_code, "--split or --file, got both" in both.stderr) == (2, True)
 
 
 def test_an_interrupted_run_is_kept_and_goes_on(

@@ -156,6 +156,19 @@ def test_a_command_is_asked_once_for_each_row(tmp_path: Path) -> None:
     )
 
 
+def test_rows_that_no_label_fits_are_said(tmp_path: Path) -> None:
+    """Where shares lack rows that no label fits, these are counted, and nothing else is said to be the reason."""
+    words = (predictions(tmp_path), "--budget", str(N), "--out", tmp_path / "out")
+    body = (
+        f"import os\nn = len(open({str(tmp_path / 'asked.txt')!r}).readlines())\n"
+        "print('-' if n <= 3 else text.split()[0])"
+    )
+    found = done(run(*words, "--ask", by_command(tmp_path, body)))
+    assert "No label fits 3 of the 120 rows asked about: no share counts them." in found.stdout
+    assert "on its own" not in found.stdout
+    assert json.loads((tmp_path / "out" / "estimate.json").read_text())["without_label"] == 3
+
+
 def test_certify_and_estimate_share_their_answers(tmp_path: Path) -> None:
     """Rows that certify has asked about are not asked about again."""
     path, out = predictions(tmp_path), tmp_path / "out"

@@ -505,6 +505,18 @@ def test_a_damaged_metrics_file_is_one_message(write_task: WriteTask, fake: Fake
     assert again["accuracy"] == json.loads(whole)["accuracy"]
 
 
+@pytest.mark.parametrize("split", ["test", "train", "nonsense"])
+def test_a_split_beside_a_file_is_refused(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, split: str
+) -> None:
+    """Rows of a file have no split: --split beside --file exits with 2, and nothing is asked."""
+    client = fake()
+    task = write_task()
+    result = run(task, "--file", task.parent / "test.jsonl", "--split", split, "--out", tmp_path / "run")
+    assert (result.exit_code, "Expected --split or --file, got both" in result.stderr) == (2, True)
+    assert not client.requests
+
+
 # --- engines ------------------------------------------------------------------------------------
 
 

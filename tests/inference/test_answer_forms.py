@@ -215,11 +215,14 @@ def test_providers_find_their_forms(
     task = Task.from_file(
         write_task(extra=ROUTING.format(first=stubborn.api_base, second=spare.api_base), toml=TASK)
     )
+    calls = 0
     for _ in range(2):
         with open_classifier(task) as classifier:
             found = classifier.classify_many(TEXTS)
         assert [one.label for one in found] == LABELS
         assert [one.confidence for one in found] == pytest.approx([0.8] * 4)
         assert {distribution_of(one).space for one in found} == {LogprobSpace.RAW}
+        calls += sum(one.attempts for one in found)
     assert stubborn.formats == [*formats, *[form] * 9]
     assert spare.formats == []
+    assert calls == len(stubborn.formats)  # the questions, whose tokens the first row has, are calls of it

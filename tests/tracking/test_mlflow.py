@@ -107,7 +107,7 @@ def test_credentials_in_any_options_stay_here(run: Run, mlflow: str, task: Path,
 
 
 def test_a_search_is_tracked_as_curves(run: Run, mlflow: str, task: Path, tmp_path: Path) -> None:
-    """Rows that chose and rows that judge are different curves, by the number of the prompt."""
+    """Rows that chose and that judge are curves by the number of the prompt; no text's digest is a parameter."""
     out = tmp_path / "search"
     where = {"MLFLOW_TRACKING_URI": mlflow, "MLFLOW_EXPERIMENT_NAME": "searched"}
     run("optimize", task, "--out", out, "--max-metric-calls", 60, "--track", "mlflow", **where)
@@ -120,6 +120,7 @@ def test_a_search_is_tracked_as_curves(run: Run, mlflow: str, task: Path, tmp_pa
     assert set(judged) == {0, result["chosen"]}
     assert found["metrics"]["test/accuracy_low"] < found["metrics"]["test/accuracy"]
     assert found["params"]["proposer"] == result["proposer"]
+    assert "known_texts" not in found["params"]
     assert found["files"] == {"report.html", "bundle"}
 
 

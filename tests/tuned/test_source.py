@@ -123,11 +123,12 @@ def test_load_takes_what_commands_take(task: Path, evaluated: Path, tmp_path: Pa
 
 
 def test_a_report_says_what_it_takes(task: Path, evaluated: Path, tmp_path: Path) -> None:
-    """A report of a bundle or a task file, which hold no predictions, is refused; so is anything that is no source."""
+    """A report of a bundle or a file, of a task or of predictions, is refused; so is anything that is no source."""
     Tuned.from_run(evaluated).save(tmp_path / "bundle")
-    for path, kind in ((task, "task file"), (tmp_path / "bundle", "bundle")):
+    bundle = (tmp_path / "bundle", "a bundle, which holds no predictions")
+    for path, got in ((task, "a file"), (evaluated / "predictions.jsonl", "a file"), bundle):
         said = " ".join(run("report", path, code=2).stderr.split())
-        assert f"expected the directory of a run, got a {kind}, which holds no predictions" in said
+        assert f"expected the directory of a run, got {got}: name the run's directory." in said
     said = " ".join(run("report", tmp_path / "nowhere", code=2).stderr.split())
     assert "expected a task file, a bundle or the directory of a run, got nothing" in said
     run("report", evaluated, "--out", tmp_path / "report.html")

@@ -65,6 +65,8 @@ class PileEstimate:
         Mean over the labels of their F1.
     labels_used : int
         Rows that were labelled.
+    without_label : int
+        Those of them that no label fits, which are in no share.
 
     Examples
     --------
@@ -79,6 +81,7 @@ class PileEstimate:
     accuracy: Estimate
     macro_f1: Estimate
     labels_used: int
+    without_label: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +186,7 @@ def estimate(  # noqa: PLR0913 (keyword-only options)
         accuracy=_mean(right * 1.0, sure, pile.drawn, level=level),
         macro_f1=_macro_f1(pile, right, level=level),
         labels_used=len(pile.drawn),
+        without_label=int((pile.truth < 0).sum()),
     )
 
 

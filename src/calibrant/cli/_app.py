@@ -313,7 +313,7 @@ class PlanRun:
     file
         Texts to classify; with --out, labelled rows. JSON Lines, CSV or Parquet.
     split
-        With --out: rows of the first task: train, validation or test.
+        With --out: rows of the first task: train, validation or test, which is the default.
     max_rows
         With --out: take only this many rows, from the first one on.
     out
@@ -326,7 +326,7 @@ class PlanRun:
     api_base: list[str] | None = None
     text: list[str] | None = None
     file: Path | None = None
-    split: str = "test"
+    split: str | None = None
     max_rows: Annotated[int | None, typer.Option(min=1)] = None
     out: Path | None = None
     as_json: bool = False

@@ -117,7 +117,7 @@ def _file_rows(task: Task, file: Path) -> Iterable[Example]:
         texts = read_texts(file, columns=replace(columns, context=None))
         return UnlabelledTexts(texts)
     first = next(read_rows(file, csv=columns.csv, column=columns.input))
-    if columns.answer not in first.values:
+    if columns.input in first.values and columns.answer not in first.values:
         own = Columns(csv=columns.csv, row_id=columns.row_id)
         return unlabelled(file, text=columns.input, columns=own)
     source = DataSource(path=file, columns=columns)

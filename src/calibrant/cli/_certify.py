@@ -248,7 +248,10 @@ def _pile_lines(pile: PileEstimate, n: int, measured: str) -> Iterator[str]:
     yield from aligned(table)
     yield "plain sample: labels that an interval so narrow takes without the predictions."
     total = sum(found.interval.estimate for found in pile.shares.values())
-    if f"{total:.1%}" != "100.0%":
+    others = pile.without_label
+    if others:
+        yield f"No label fits {others:,} of the {counted(pile.labels_used, 'row')} asked about: no share counts them."
+    if f"{total:.1%}" != f"{1 - others / pile.labels_used:.1%}":
         yield f"Each share is estimated on its own; together they are {total:.1%}."
 
 

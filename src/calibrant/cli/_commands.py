@@ -275,7 +275,7 @@ class Evaluate(RunOptions):
     task : TASK|BUNDLE|RUN
         The task file; or, with --file, a bundle or the directory of a run.
     split
-        Rows of the task: train, validation or test.
+        Rows of the task: train, validation or test, which is the default.
     file
         Other labelled rows: CSV, JSON Lines, Parquet or Excel, however large.
     fail_under : METRIC=VALUE
@@ -286,7 +286,7 @@ class Evaluate(RunOptions):
     """
 
     task: Path = argument()
-    split: str = "test"
+    split: str | None = None
     file: Path | None = None
     fail_under: list[str] | None = None
     history: str | None = None

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _STATUS: Final = re.compile(r"\b4\d\d\b")
 _PASSING: Final = frozenset({408, 409, 425, 429})
 _ENGINES: Final = ("local", "ray")
+TEST: Final = "test"  # the split of evaluations that name none
 _MOST_COMPARED: Final = 10_000  # rows, with the texts that a classifier knows
 
 
@@ -68,7 +69,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
     rows = labelled_rows(loaded, options.file, options.split, limit=options.max_rows)
     if source.tuned is not None:
         warn_of_known_rows(rows, source.tuned.place, source.tuned.known_texts)
-    elif options.run is not None and (options.file is not None or options.split != "test"):
+    elif options.run is not None and (options.file is not None or options.split not in {None, TEST}):
         warn_of_known_rows(rows, options.run, known_texts(options.run))
     with contextlib.closing(source.open(limits=run_limits(loaded, options))) as opened:
         classifier = asked_as_before(opened, options.out)
@@ -123,7 +124,7 @@ def _lines_beside(
     head = None
     if isinstance(classifier, inference.Classifier):
         head = classifier.head
-    lines += baseline_lines(result, task, file=options.file, split=options.split, head=head)
+    lines += baseline_lines(result, task, file=options.file, split=options.split or TEST, head=head)
     return lines
 
 
@@ -151,8 +152,13 @@ def check_options(options: RunOptions, *, engines: Collection[str]) -> None:
         raise ConfigurationError("Expected --ray-address and --workers only with --engine ray: add it.")
 
 
-def labelled_rows(task: Task, file: Path | None, split: str, *, limit: int | None) -> evaluation.Dataset:
-    """Return the first `limit` rows of `file` if given, else of the task's split."""
+def labelled_rows(
+    task: Task, file: Path | None, split: str | None, *, limit: int | None
+) -> evaluation.Dataset:
+    """Return the first `limit` rows of `file` if given, else of the task's split, by default its test rows."""
+    if file is not None and split is not None:
+        raise ConfigurationError("Expected --split or --file, got both: leave one out.")
+    split = split or TEST
     sources = {str(name): source for name, source in task.sources.items()}
     if file is not None:
         source = DataSource(path=file, columns=task.columns)

@@ -270,8 +270,10 @@ def report(options: Report) -> None:
     for directory in options.directories:
         kind = kind_of_source(directory)
         if kind != "run":
+            # Any file counts as a task file there, also one of predictions.
+            got = "a bundle, which holds no predictions" if kind == "bundle" else "a file"
             raise ConfigurationError(
-                f"{directory}: expected the directory of a run, got a {kind}, which holds no predictions: name a run."
+                f"{directory}: expected the directory of a run, got {got}: name the run's directory."
             )
         if options.track is not None and not any((directory / name).exists() for name in (METRICS, RESULT)):
             raise ConfigurationError(

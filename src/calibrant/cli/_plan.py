@@ -15,7 +15,7 @@ from calibrant.cascade.planning._planner import replay as replay_policy
 from calibrant.cascade.planning._recorded import RecordedRun, recorded_run
 from calibrant.cli._app import Plan, PlanRun, Replay
 from calibrant.cli._classify import all_texts, print_predictions
-from calibrant.cli._evaluate import exit_as, labelled_rows, warn_of_known_rows
+from calibrant.cli._evaluate import TEST, exit_as, labelled_rows, warn_of_known_rows
 from calibrant.cli._evaluation_table import baseline_lines, print_result
 from calibrant.cli._finished import warn_of_stand_ins
 from calibrant.cli._options import GATE_FAILED
@@ -159,7 +159,7 @@ def run(options: PlanRun) -> None:
     record_run(out, asked_own, plan=known.to_record(), students=students, known_texts=texts_known)
     for number, classifier in enumerate(classifiers, 1):
         classifier.save_learned(out, f"-{number}")
-    baselines = baseline_lines(result, task, file=file, split=options.split)
+    baselines = baseline_lines(result, task, file=file, split=options.split or TEST)
     print_result(result, task, baselines=baselines, is_free=planned.is_free, as_json=options.as_json)
     exit_as(result, {}, stop=stop)
 

@@ -311,6 +311,10 @@ class BatchApi:
                 return None
 
         refused = await self._http.through(fetch)
+        if refused is not None and refused.status == 404:
+            raise ProviderError(
+                f"the server has no file {file_id}.", provider=self.name, status=refused.status
+            )
         if refused is not None:
             raise self.refusal(refused.status, refused.data or refused.text)
         partial.replace(target)

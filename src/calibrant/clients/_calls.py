@@ -287,20 +287,21 @@ class RetryPolicy:
         answer : object
             Result of the call.
         attempts : int
-            Calls made.
+            Calls made, of which the last one counts as one.
 
         Raises
         ------
         ProviderError
             The last failure; its attribute ``attempts`` holds the number of calls made, and ``usage`` what they took.
         """
-        attempts = 0
+        attempts = failed_calls = 0
         while True:
             attempts += 1
             try:
-                return await call(), attempts
+                return await call(), failed_calls + 1
             except ProviderError as error:
-                error.attempts = attempts
+                failed_calls += error.calls
+                error.attempts = failed_calls
                 error.usage = sum(paid, Usage())
                 if attempts >= self.attempts or not self.worth_retrying(error):
                     raise

@@ -183,6 +183,8 @@ class Completion:
         Tokens and cost.
     space : LogprobSpace or None
         Log-probability space, where the client's space is ``mixed``; else None.
+    calls : int, default 1
+        Calls that the answer took: of several models where they are asked one after the other.
 
     Examples
     --------
@@ -204,6 +206,7 @@ class Completion:
     usage: Usage = Usage()
     space: LogprobSpace | None = None
     evidence_problem: str | None = field(default=None, compare=False)
+    calls: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

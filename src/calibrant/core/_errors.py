@@ -191,6 +191,8 @@ class ProviderError(CalibrantError):
     usage : Usage or None
         What those of these calls took that were answered, and whose answers could not be used; None where there were
         none. Set by the same code.
+    calls : int
+        Calls that the failure stands for: of several models where they were asked one after the other.
     connection_refused : bool
         True if nothing listens at the server's address.
 
@@ -226,6 +228,7 @@ class ProviderError(CalibrantError):
         self.hint = hint
         self._systemic = systemic
         self.attempts = 1
+        self.calls = 1
         self.usage: Usage | None = None
         self.connection_refused = False
         text = clean_line(f"{provider}: {message}", limit=_LONGEST_MESSAGE)
@@ -303,6 +306,7 @@ class LogprobsUnsupportedError(ProviderError):
             section=section,
         )
         copy.attempts = self.attempts
+        copy.calls = self.calls
         copy.usage = self.usage
         return copy
 

@@ -445,7 +445,8 @@ class Prediction:
     model : str or None
         The model that really answered, as the provider names it.
     attempts : int
-        Calls made for this row, retries included; 0 when it was read from a journal.
+        Calls made for this row, retries and all calls of a routed model included; 0 when it was read from a
+        journal.
     latency_seconds : float
         Wall time of the row in seconds, retries included.
     tokens : tuple of Token or None

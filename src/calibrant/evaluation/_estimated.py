@@ -79,6 +79,7 @@ class EstimatedRows:
                 },
                 "accuracy": _values(self.pile.accuracy),
                 "macro_f1": _values(self.pile.macro_f1),
+                "without_label": self.pile.without_label,
             }
         if self.other is not None:
             record["against"] = self.other.name

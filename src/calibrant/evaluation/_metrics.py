@@ -138,7 +138,7 @@ class EvaluationMetrics(Recorded):
     models : mapping of str to int
         Rows by the model that really answered, as the provider names it.
     calls : int
-        Calls made for these rows, retries included.
+        Calls made for these rows, as `Prediction.attempts` counts them.
     rows_from_cache : int
         Rows whose answer was known already, or asked for by an equal row, so that no call was made.
     prompt_tokens, completion_tokens : int

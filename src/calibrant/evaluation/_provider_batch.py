@@ -61,6 +61,7 @@ _STRICT: Final = ConfigDict(extra="forbid")  # saving the job would drop a key t
 _RESTORE: Final = "restore the file, or look the batches up at the provider, as they may have been paid for"
 _ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 _NAME: Final = "row-"
+_NO_SUCH_FILE: Final = 404
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,11 @@ class BatchLimits:
     bytes : int, default 200,000,000
         Size of the file, at least 1.
 
+    Raises
+    ------
+    ConfigurationError
+        A number is no whole one of at least 1.
+
     Examples
     --------
     >>> from calibrant.evaluation import BatchLimits
@@ -83,6 +89,13 @@ class BatchLimits:
 
     requests: int = 50_000
     bytes: int = 200_000_000
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, int) or value < 1:
+                raise ConfigurationError(
+                    f"Expected {name} to be a whole number of at least 1, got {value!r}."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +161,9 @@ class BatchPart:
     errors : tuple of str
         Reasons for the failure of the batch as a whole.
     fetched : bool
-        True once all its answers and errors are in the directory.
+        True once all its answers and errors were fetched into the directory.
+    sizes : mapping of str to int
+        Bytes of the fetched files of ``answers`` and ``errors``, by which a missing or cut one is noticed.
     """
 
     __pydantic_config__ = _STRICT
@@ -165,6 +180,7 @@ class BatchPart:
     error_file: str | None = None
     errors: tuple[str, ...] = ()
     fetched: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -550,14 +566,14 @@ class BatchAnswers:
         self._attempts[asked] += 1
         self._file[asked] = -1
         for kind in ("answers", "errors"):
-            path = self._job.file(kind, part)
-            if path.exists():
+            if kind in part.sizes:
+                path = self._job.file(kind, part)
                 self._files.append(path)
                 self._index_lines(path, asked)
 
     def _index_lines(self, path: Path, asked: BoolArray) -> None:
         offset = 0
-        with path.open("rb") as file:
+        with _reading(path), path.open("rb") as file:
             for line in file:
                 row = None
                 if line.strip():
@@ -868,7 +884,8 @@ def collect_batch(
     Raises
     ------
     StateError
-        The directory holds no job, or not everything was submitted.
+        The directory holds no job, not everything was submitted, or a fetched file was lost and cannot be
+        fetched again.
     ProviderError
         The provider cannot be asked, or one of its files is gone.
     CalibrantError
@@ -925,7 +942,8 @@ def retry_batch(
     Raises
     ------
     StateError
-        The directory holds no job, or not everything was collected.
+        The directory holds no job, not everything was collected, or a fetched file was lost and cannot be
+        fetched again.
     ProviderError
         The provider cannot be reached, or refuses.
 
@@ -945,6 +963,8 @@ def retry_batch(
         if all(part.batch_id is not None for part in job.parts):
             if not all(part.fetched for part in job.parts):
                 raise StateError(f"{path}: not everything was collected: collect first.")
+            # Rows whose answers only miss in the directory would be paid for a second time.
+            run_sync(_fetch(api, job))
             job.add_requests(_failed_requests(job, api), limits or BatchLimits())
         return run_sync(_send(api, job))
 
@@ -1048,13 +1068,60 @@ async def _look(api: BatchApi, job: BatchJob) -> None:
 
 
 async def _fetch(api: BatchApi, job: BatchJob) -> None:
+    """Fetch the files of ended batches that the directory does not hold as they were fetched.
+
+    Raises
+    ------
+    ProviderError
+        A file cannot be fetched.
+    StateError
+        A file that was fetched before is missing or cut, and cannot be fetched again.
+    """
     for part in job.parts:
-        if part.ended and not part.fetched:
-            remote_files = {"answers": part.output_file, "errors": part.error_file}
-            for kind, remote in remote_files.items():
-                if remote is not None:
-                    await api.download(remote, job.file(kind, part))
-            job.save_part(replace(part, fetched=True))
+        if not part.ended:
+            continue
+        sizes = await _fetched_sizes(api, job, part)
+        if not part.fetched or sizes != part.sizes:
+            job.save_part(replace(part, fetched=True, sizes=sizes))
+
+
+async def _fetched_sizes(api: BatchApi, job: BatchJob, part: BatchPart) -> dict[str, int]:
+    """Return the sizes of a part's files; download those that are not in place."""
+    sizes = {}
+    for kind, remote in (("answers", part.output_file), ("errors", part.error_file)):
+        if remote is None:
+            continue
+        path = job.file(kind, part)
+        known = part.sizes.get(kind)
+        if known is None or _size(path) != known:
+            try:
+                await api.download(remote, path)
+            except ProviderError as error:
+                if known is not None:
+                    raise _lost(path, known, error) from error
+                if error.status != _NO_SUCH_FILE:
+                    raise
+                raise ProviderError(
+                    f"the provider no longer has the file {remote}, which holds the {kind} of part {part.number}.",
+                    provider=api.name,
+                    status=error.status,
+                    hint="Providers delete such files after some time: submit the rows with a new --out, which asks "
+                    "about all of them again.",
+                ) from error
+        sizes[kind] = _size(path) or 0
+    return sizes
+
+
+def _lost(path: Path, size: int, error: ProviderError) -> StateError:
+    """Return the error for a file that was fetched, is not in place, and cannot be fetched again."""
+    return StateError(
+        f"{path}: expected {counted(size, 'byte')} as fetched from the provider, got a missing or changed file, and it "
+        f"cannot be fetched again ({error}): restore it, or run the command again later. Nothing was overwritten."
+    )
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
 
 
 async def _watch(

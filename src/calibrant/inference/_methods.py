@@ -165,8 +165,8 @@ class ModelCalls:
                 ) from error
             return response, completion
 
-        (response, _), attempts = await self.make(once, provider=client.name, request=request)
-        return response, attempts
+        (response, completion), attempts = await self.make(once, provider=client.name, request=request)
+        return response, attempts - 1 + completion.calls
 
     async def complete(self, client: Client, request: CompletionRequest) -> tuple[Completion, int]:
         """Return the answer to a request that is no classification, and the number of calls made; see `respond`.
@@ -556,6 +556,7 @@ class Decoding(Method):
             prediction, attempts = await self.calls.make(
                 call, provider=self.client.name, request=request, paid=paid
             )
+            attempts += prediction.attempts - 1
         except ProviderError as error:
             if not silent:
                 self._doubt(error)
@@ -592,9 +593,11 @@ class Decoding(Method):
         again = any(earlier.model == prediction.model for earlier in silent)
         if wants_evidence and self._lacks_logprobs(prediction, response, again=again):
             silent.append(prediction)
-            raise ProviderError(
+            error = ProviderError(
                 "the answer has no log-probabilities.", provider=self.client.name, retryable=True
             )
+            error.calls = prediction.attempts
+            raise error
 
     def _lacks_logprobs(self, prediction: Prediction, response: object, *, again: bool) -> bool:
         """Record an answer; return True if a retry may bring its missing log-probabilities."""

@@ -110,6 +110,7 @@ class AnswerReader:
             text=completion.text,
             usage=completion.usage,
             model=completion.model,
+            attempts=completion.calls,
             tokens=completion.tokens if self.keep_tokens else None,
         )
 

@@ -378,7 +378,9 @@ def _within(limits: Limits, stop: Stop, *, journal: JsonlStore, directory: Path 
     try:
         yield
     except LimitReachedError as error:
-        answers = counted(len(journal), "answer is", "answers are")
+        # A cascade's rows stand beside the answers of its models that they consist of.
+        of_models = sum("steps" not in value for value in journal.values())
+        answers = counted(of_models, "answer is", "answers are")
         kept = f"{answers} lost, as there is no run directory (out)"
         if directory is not None:
             kept = f"{answers} kept in {directory}: run the same command again to go on"

@@ -209,6 +209,11 @@ class RunDirectory:
 
 def to_keep_answers(folder: Path) -> str:
     """Return the end of a message on changed data: the command that keeps the run's answers."""
+    if (folder / BATCH).exists():  # a cache never gets the answers of a provider's batches
+        return (
+            f"restore the data to use the answers in {folder / PREDICTIONS}, or submit it with a new --out, which asks "
+            "about all rows again."
+        )
     journal = RunDirectory(path=folder).journal
     if journal.exists():
         return (

@@ -80,6 +80,10 @@ class JsonlStore:
         """Return the value under `key`, or None."""
         return self._values.get(key)
 
+    def values(self) -> list[Any]:
+        """Return all values, in the order of their first keys."""
+        return list(self._values.values())
+
     def put(self, key: str, value: Any) -> None:  # noqa: ANN401  (JSON)
         """Store `value` under `key` and hand it to the operating system at once."""
         with self._lock:

@@ -306,6 +306,15 @@ def test_files_end_where_a_limit_would_be_passed(server: Any, tmp_path: Path) ->
     assert len(set(names)) == len(names) == 6
 
 
+@pytest.mark.parametrize("limits", [{"requests": 0}, {"requests": -5}, {"bytes": 0}, {"requests": 1.5}])
+def test_limits_below_one_are_refused(limits: dict[str, Any]) -> None:
+    """A request file holds at least one request and one byte."""
+    with pytest.raises(
+        ConfigurationError, match=f"{next(iter(limits))} to be a whole number of at least 1, got"
+    ):
+        BatchLimits(**limits)
+
+
 def test_a_request_larger_than_a_file_is_refused(server: Any, tmp_path: Path) -> None:
     """A request above the byte limit raises StateError before any call."""
     with pytest.raises(StateError, match="at most 100 bytes, got one of"):
@@ -582,6 +591,60 @@ def test_collecting_again_gives_the_same_file(server: Any, tmp_path: Path) -> No
     collect(tmp_path)
     assert (tmp_path / "predictions.jsonl").read_bytes() == first
     assert server.calls == calls
+
+
+def damage(file: Path, *, cut: bool) -> None:
+    """Cut a file within its first line, or remove it."""
+    if cut:
+        os.truncate(file, 30)
+    else:
+        file.unlink()
+
+
+@pytest.mark.parametrize("cut", [True, False])
+@pytest.mark.parametrize("again", [collect, lambda out: retry_batch(out, retry=RETRY)])
+def test_a_lost_answer_file_is_fetched_again(
+    server: Any, tmp_path: Path, *, cut: bool, again: Callable[[Path], BatchReport]
+) -> None:
+    """A fetched file that is missing or cut is fetched again, and no row is submitted twice."""
+    submit(tmp_path)
+    collect(tmp_path)
+    first = (tmp_path / "predictions.jsonl").read_bytes()
+    damage(tmp_path / "batch-answers-0002.jsonl", cut=cut)
+    again(tmp_path)
+    assert server.calls.count("content") == 4
+    assert collect(tmp_path).outcomes == {"ok": 6}
+    assert (tmp_path / "predictions.jsonl").read_bytes() == first
+    assert len(server.batches) == 3
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_lost_answer_file_overwrites_nothing(server: Any, tmp_path: Path, *, cut: bool) -> None:
+    """Where a lost file cannot be fetched again, it is named, and the predictions stay."""
+    submit(tmp_path)
+    collect(tmp_path)
+    first = (tmp_path / "predictions.jsonl").read_bytes()
+    damage(tmp_path / "batch-answers-0002.jsonl", cut=cut)
+    server.faults["content"] = [404] * 2
+    with pytest.raises(StateError, match=r"batch-answers-0002\.jsonl: expected [\d,]+ bytes"):
+        collect(tmp_path)
+    with pytest.raises(StateError, match=r"cannot be fetched again .*: restore it"):
+        retry_batch(tmp_path, retry=RETRY)
+    assert (tmp_path / "predictions.jsonl").read_bytes() == first
+    assert len(server.batches) == 3
+
+
+def test_a_file_that_the_provider_deleted_is_named(server: Any, tmp_path: Path) -> None:
+    """An answer file that is gone at the provider is named with its part, and a new --out is advised."""
+    server.states = ["completed"]
+    submit(tmp_path)
+    server.faults["content"] = [404]
+    with pytest.raises(
+        ProviderError, match=r"no longer has the file file-\d+, .* answers of part 1\b"
+    ) as raised:
+        collect(tmp_path)
+    assert "submit the rows with a new --out" in str(raised.value)
+    assert "address" not in str(raised.value)
 
 
 def test_waiting_ends_in_time_and_outlasts_an_outage(server: Any, tmp_path: Path) -> None:

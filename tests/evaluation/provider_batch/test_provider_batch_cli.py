@@ -75,6 +75,18 @@ def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_
         assert server.requests(batch)[0]["body"]["messages"][0]["content"] == "Say which."
 
 
+def test_a_file_without_the_column_of_texts_is_refused(
+    server: Any, write_task: WriteTask, tmp_path: Path
+) -> None:
+    """`submit --file` advises to name the column under [data], as it has no option for that."""
+    data = tmp_path / "data.csv"
+    data.write_text("id,body\n1,meow\n")
+    result = run("submit", write_task(extra=MODEL), "--file", data, "--out", tmp_path / "job")
+    assert (result.exit_code, server.calls) == (2, [])
+    assert "got nothing (columns here: id, body): name its column under [data]." in result.stderr
+    assert "--text-column" not in result.stderr
+
+
 def test_the_key_of_a_task_file_is_found_again(
     server: Any, write_task: WriteTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,7 +160,11 @@ def test_collected_jobs_write_labels(server: Any, write_task: WriteTask, tmp_pat
     ]
     assert [len(server.requests(batch)) for batch in server.batches.values()] == [2, 2]
     data.write_text("id,input\n01,meow\n02,purr\n03,woof\n")
-    assert "row 2 of the input has another text or context now" in run("collect", tmp_path / "two").stderr
+    changed = run("collect", tmp_path / "two").stderr
+    assert "row 2 of the input has another text or context now" in changed
+    assert f"the answers in {tmp_path / 'two' / 'predictions.jsonl'}, or submit" in changed
+    assert "a new --out, which asks about all rows again" in changed
+    assert "cache" not in changed
 
 
 def test_a_column_of_contexts_is_not_read(server: Any, write_task: WriteTask, tmp_path: Path) -> None:

@@ -182,6 +182,15 @@ class TestJudge:
         assert (stats.calls, stats.unusable, stats.usage.cost) == (1, 1, 0.25)
         assert stats.usage.completion_tokens == 4
 
+    @pytest.mark.parametrize("reply", ['{"score": 2}', "nonsense", DOWN], ids=lambda reply: str(reply)[:20])
+    def test_its_calls_are_counted(self, reply: Any) -> None:
+        """The answer counts the calls of all providers and of the judge, failed ones included."""
+        judge, first, second = Scripted(reply), Scripted(LOOP), Scripted(GOOD)
+        client, _ = self.client(judge, first, second)
+        found: Any = asyncio.run(client.complete(REQUEST))
+        assert judge.calls
+        assert found.calls == judge.calls + first.calls + second.calls
+
     def test_only_answers_are_not_judged(self) -> None:
         """Neither the last possible answer nor an empty one is graded."""
         judge = Scripted('{"score": 9}')

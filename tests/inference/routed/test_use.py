@@ -22,6 +22,7 @@ from calibrant.core import (
     ProviderError,
 )
 from calibrant.inference import Classifier, Provider, RetryPolicy, RoutedClient, SharedRouter
+from calibrant.logprobs import read_completion
 from calibrant.routing import FixedRouter, Router, ThompsonRouter
 from calibrant.store import RouterState
 from calibrant.testing import FakeClient, MemoryJournal
@@ -105,6 +106,21 @@ class TestWhereverAClientIs:
         assert (unsure.label, len(unsure.steps)) == ("dog", 2)
         assert len(alive.requests) == 2
 
+    def test_rows_count_the_calls_of_all_providers(self, pair: Any) -> None:
+        """A row's calls are those of the providers that failed and of the one that answered, in every retry."""
+        options: dict[str, Any] = {"labels": self.LABELS, "field": "category"}
+        client, dead, alive = pair()
+        found = Classifier(model=client, **options).classify_many([f"{number} purr" for number in range(9)])
+        asked = len(dead.requests) + len(alive.requests)
+        assert len(dead.requests) >= 3
+        assert sum(one.attempts for one in found) == asked
+        assert sum(stats.calls for stats in client.stats().values()) == asked
+        fakes = [FakeClient(self.LABELS, lambda _text: down("x")) for _ in range(2)]
+        client, _ = routed(*fakes)
+        retry = RetryPolicy(attempts=2, initial_seconds=0.0)
+        failed = Classifier(model=client, retry=retry, **options).classify("purr")
+        assert failed.attempts == sum(len(fake.requests) for fake in fakes) == 4
+
     def test_rows_fail_when_all_providers_fail(self) -> None:
         """Rows are retried by the policy, and systemic faults end the run."""
         passing, _ = routed(*(FakeClient(self.LABELS, lambda _text: down("x")) for _ in range(2)))
@@ -133,10 +149,10 @@ class TestWhereverAClientIs:
         request = CompletionRequest(messages=({"role": "user", "content": "a purr"},))
         texts = []
         for _ in range(2):
-            answer: Any = asyncio.run(client.complete(request))
-            texts.append(answer["choices"][0]["message"]["content"])
-            answer: Any = asyncio.run(client.complete(request))
-            texts.append(answer["choices"][0]["message"]["content"])
+            answer = asyncio.run(client.complete(request))
+            texts.append(read_completion(answer).text)
+            answer = asyncio.run(client.complete(request))
+            texts.append(read_completion(answer).text)
         assert [json.loads(text) for text in texts] == [{"category": "cat"}] * 4
         stats = client.stats()
         assert stats["b"].calls == 4

@@ -101,7 +101,7 @@ class Helper:
         *,
         paid: list[Usage],
     ) -> _T | None:
-        """Return the reading of the reply, or None; the usage is appended to `paid`."""
+        """Return the reading of the reply, or None; the usage of the call, if there was one, is appended to `paid`."""
         turn = self._breaker.begin()
         if turn is None:
             return None
@@ -115,6 +115,7 @@ class Helper:
                 error = ProviderError(str(error), provider=self.client.name)
             self._breaker.failed(turn, error)
             self._count(failures=1)
+            paid.append(Usage())
             self._warn("failed", error)
             return None
         except BaseException:

@@ -273,10 +273,15 @@ class RoutedClient:
                 break
             if not fallbacks.is_over:
                 outcome.member.count("escalations")
+        calls = (
+            len(paid) + sum(answer.calls for answer in answers) + sum(failure.calls for failure in failures)
+        )
         if not answers:
-            raise final_error(failures, fallbacks.passed, provider=self.name)
+            error = final_error(failures, fallbacks.passed, provider=self.name)
+            error.calls = calls
+            raise error
         best = answers[-1 if ladder is None or ladder.best is None else ladder.best]
-        return _final_response(best, answers, paid, tools=tools)
+        return _final_response(best, answers, paid, calls=calls, tools=tools)
 
     def hidden(self, text: str) -> str:
         """Return `text` with the secrets of all providers removed."""
@@ -395,10 +400,11 @@ def _tokens(answer: ProviderAnswer, routing: RoutingRequest) -> int:
 
 
 def _final_response(
-    best: ProviderAnswer, answers: Sequence[ProviderAnswer], paid: Sequence[Usage], *, tools: bool
+    best: ProviderAnswer, answers: Sequence[ProviderAnswer], paid: Sequence[Usage], *, calls: int, tools: bool
 ) -> object:
-    """Return the best response, as a completion if usage must be added and no tools are offered."""
+    """Return the best response, as a completion if usage or calls must be added and no tools are offered."""
     others = [answer.completion.usage for answer in answers if answer is not best]
-    if tools or not (others or paid or best.adds):
+    if tools or not (calls > 1 or best.adds):
         return best.response
-    return replace(best.completion, usage=sum([*others, *paid], best.completion.usage))
+    usage = sum([*others, *paid], best.completion.usage)
+    return replace(best.completion, usage=usage, calls=calls)

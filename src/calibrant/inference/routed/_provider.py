@@ -487,6 +487,8 @@ class ProviderAnswer:
         Duration of the call, in seconds.
     recovered : bool
         True if the answer closed the circuit breaker.
+    calls : int
+        This call, and the questions before it that found out in what form the provider answers.
     """
 
     member: RoutedProvider
@@ -495,6 +497,7 @@ class ProviderAnswer:
     adds: bool
     latency_seconds: float
     recovered: bool
+    calls: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -509,11 +512,14 @@ class ProviderFailure:
         Error of the call.
     latency_seconds : float
         Duration of the call, in seconds.
+    calls : int
+        As of an answer.
     """
 
     member: RoutedProvider
     error: ProviderError
     latency_seconds: float
+    calls: int
 
 
 @dataclass(eq=False)
@@ -545,6 +551,7 @@ class RoutedProvider:
         self.name = self.provider.name
         self._abilities = self.provider.abilities or KnownAbilities(ModelAbilities())
         self._unpaid = Usage()  # of a probe that no answer has paid for yet
+        self._uncounted = 0  # calls of a probe that are counted with the next one
         limit = self.provider.places
         self._gate = None if limit is None else Gate(Limits(concurrency=limit), clock=self.clock)
         self._lock = threading.Lock()
@@ -639,16 +646,26 @@ class RoutedProvider:
 
     async def _find_abilities(self, request: CompletionRequest) -> None:
         """Find out in what form the provider answers, unless that is known; the next answer pays for it."""
+        made = 0
 
         async def complete(probe: CompletionRequest) -> tuple[object, int]:
+            nonlocal made
+            made += 1
             response = await self._complete(probe)
             self._read(response, empty_is_failure=False)
             return response, 1
 
         needs_logprobs = request.top_logprobs > 0
-        usage = await self._abilities.probe(complete, request, needs_logprobs=needs_logprobs)
-        with self._lock:
-            self._unpaid += usage
+        usage = Usage()
+        try:
+            usage = await self._abilities.probe(complete, request, needs_logprobs=needs_logprobs)
+        except ProviderError:
+            made -= 1  # counts as the call that was to follow
+            raise
+        finally:
+            with self._lock:
+                self._unpaid += usage
+                self._uncounted += made
         tell_form(self.provider.client.name, self._form)
 
     def _read(self, response: object, *, empty_is_failure: bool) -> Completion:
@@ -684,7 +701,7 @@ class RoutedProvider:
             if self._unpaid != Usage():
                 usage = usage + priced(self._unpaid, self.provider.cost)
                 self._unpaid = Usage()
-            self._counts.update(("calls", "answers"))
+            self._counts["answers"] += 1
             self._paid += usage
             self._seconds += seconds
         return ProviderAnswer(
@@ -697,16 +714,26 @@ class RoutedProvider:
             or space is not completion.space,
             latency_seconds=seconds,
             recovered=recovered,
+            calls=self._counted_calls(),
         )
+
+    def _counted_calls(self) -> int:
+        """Count a call and those of a probe before it, and return their number."""
+        with self._lock:
+            calls = 1 + self._uncounted
+            self._uncounted = 0
+            self._counts["calls"] += calls
+        return calls
 
     def _failed(self, turn: Turn, error: ProviderError, seconds: float) -> ProviderFailure:
         if isinstance(error, ContextLengthError):
             self.breaker.released(turn)
-            self.count("calls", "too_long")
+            self.count("too_long")
         else:
             self.breaker.failed(turn, error)
-            self.count("calls", "failures", *(["rate_limits"] if is_rate_limit(error) else []))
-        return ProviderFailure(member=self, error=error, latency_seconds=seconds)
+            self.count("failures", *(["rate_limits"] if is_rate_limit(error) else []))
+        calls = self._counted_calls()
+        return ProviderFailure(member=self, error=error, latency_seconds=seconds, calls=calls)
 
 
 class FallbackOrder:
