@@ -108,7 +108,14 @@ def test_several_labels_are_right_in_any_order(topics: Path, tmp_path: Path, wri
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    assert json_of(run(*words, "--json"))["accuracy"]["estimate"] == pytest.approx(1.0)
+    estimated = json_of(run(*words, "--json"))
+    assert estimated["accuracy"]["estimate"] == pytest.approx(1.0)
+    assert {name: share["estimate"] for name, share in estimated["shares"].items()} == {
+        "Bills": 1.0,
+        "Travel": 1.0,
+    }
+    assert estimated["macro_f1"] is None
+    assert "accuracy of whole answers" in done(run(*words)).stdout
     certified = command("certify")(*words, "--target", "0.5", "--json")
     found = json_of(certified)
     assert found["labels_right"] == found["labels_given"] > 0

@@ -224,7 +224,7 @@ def _estimate_lines(found: EstimatedRows, options: EstimateOptions, file: Answer
         measured = "agreement"
     yield f"{found.rows.name}: {counted(len(found.rows), 'row')}; {given}"
     if found.pile is not None:
-        yield from _pile_lines(found.pile, len(found.rows), measured)
+        yield from _pile_lines(found.pile, len(found.rows), measured, holds_several=found.holds_several)
     if found.difference is not None and found.other is not None:
         yield from aligned(
             [
@@ -238,15 +238,20 @@ def _estimate_lines(found: EstimatedRows, options: EstimateOptions, file: Answer
     yield _files_line([ESTIMATE], options, file)
 
 
-def _pile_lines(pile: PileEstimate, n: int, measured: str) -> Iterator[str]:
+def _pile_lines(pile: PileEstimate, n: int, measured: str, *, holds_several: bool) -> Iterator[str]:
     table = [["label", "share", "95 % interval", "predicted", "plain sample"]]
     for label, found in pile.shares.items():
         predicted = f"{pile.predicted[label] / n:.1%}"
         table.append([label, *_cells(found, predicted=predicted)])
-    table.append([measured, *_cells(pile.accuracy, predicted="")])
-    table.append(["macro F1", *_cells(pile.macro_f1, predicted="", form=".3f")])
+    whole = " of whole answers" if holds_several else ""
+    table.append([f"{measured}{whole}", *_cells(pile.accuracy, predicted="")])
+    if not holds_several:
+        table.append(["macro F1", *_cells(pile.macro_f1, predicted="", form=".3f")])
     yield from aligned(table)
     yield "plain sample: labels that an interval so narrow takes without the predictions."
+    if holds_several:
+        yield "An answer may hold several of these labels: their shares do not add up to 100%."
+        return
     total = sum(found.interval.estimate for found in pile.shares.values())
     others = pile.without_label
     if others:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
@@ -21,7 +21,9 @@ from calibrant.calibration._estimates import (
 )
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION
+from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import JsonObject
+from calibrant.core._structures import NO, YES
 from calibrant.evaluation._asked import NO_LABEL, AnswerFile, LabelSource, ask, probability_of
 from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
@@ -50,6 +52,9 @@ class EstimatedRows:
         Rows that wait for the answer of a person.
     agreement_with : str or None
         Model whose labels were asked for: accuracy is agreement with it, not being right.
+    holds_several : bool
+        True if an answer holds several labels: shares are of single labels, accuracy is of whole answers, and macro F1,
+        which would be of whole answers too, says nothing.
     """
 
     rows: SavedRows
@@ -59,6 +64,7 @@ class EstimatedRows:
     labels_used: int
     waiting: int
     agreement_with: str | None = None
+    holds_several: bool = False
 
     def to_record(self) -> JsonObject:
         """Return the estimates as JSON values, as ``estimate.json`` holds them."""
@@ -78,7 +84,7 @@ class EstimatedRows:
                     for label, found in self.pile.shares.items()
                 },
                 "accuracy": _values(self.pile.accuracy),
-                "macro_f1": _values(self.pile.macro_f1),
+                "macro_f1": None if self.holds_several else _values(self.pile.macro_f1),
                 "without_label": self.pile.without_label,
             }
         if self.other is not None:
@@ -176,6 +182,7 @@ def estimate_saved(
         difference=difference,
         labels_used=n_known,
         waiting=sum(not file.answers.get(row) for row in wanted),
+        holds_several=rows.legal_labels is not None and rows.legal_labels.holds_several,
     )
 
 
@@ -214,7 +221,7 @@ def _estimated(rows: SavedRows, file: AnswerFile, n_known: int) -> PileEstimate:
     names = rows.index.tolist()
     answers = [file.answers[row] for row in rows_drawn(names, n_known)]
     labels = _labels(rows, answers)
-    return estimate(
+    found = estimate(
         rows.labels,
         _probabilities(rows, labels),
         ask=_truth(file),
@@ -222,6 +229,40 @@ def _estimated(rows: SavedRows, file: AnswerFile, n_known: int) -> PileEstimate:
         labels=labels,
         inputs=names,
     )
+    legal = rows.legal_labels
+    if legal is None or not legal.holds_several:
+        return found
+    return _with_single_labels(found, rows, file, legal)
+
+
+def _with_single_labels(
+    found: PileEstimate, rows: SavedRows, file: AnswerFile, legal: LabelSet
+) -> PileEstimate:
+    """Return estimates with the shares of rows that have each single label, in place of those of whole answers."""
+    predicted = [frozenset[str]() if label is None else legal.decisions(label) for label in rows.labels]
+    truth = _truth(file)
+
+    def labels_of(row: int) -> frozenset[str]:
+        answer = truth(row)
+        return frozenset() if answer is None else legal.decisions(answer)
+
+    def asking_for(name: str) -> Callable[[int], str | None]:
+        return lambda row: YES if name in labels_of(row) else NO
+
+    drawn = rows_drawn(rows.index.tolist(), found.labels_used)
+    shares = {}
+    counts = {}
+    for name in sorted(frozenset().union(*predicted, *map(labels_of, drawn))):
+        own = estimate(
+            [YES if name in labels else NO for labels in predicted],
+            ask=asking_for(name),
+            budget=found.labels_used,
+            labels=[NO, YES],
+            inputs=rows.index.tolist(),
+        )
+        shares[name] = own.shares[YES]
+        counts[name] = own.predicted[YES]
+    return replace(found, shares=shares, predicted=counts)
 
 
 def _labels(rows: SavedRows, answers: list[str]) -> list[str]:
