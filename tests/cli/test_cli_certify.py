@@ -160,6 +160,25 @@ def test_columns_of_whoever_answers_are_kept(tmp_path: Path) -> None:
     assert {row["by"] for row in second[len(first) :]} == {""}
 
 
+@pytest.mark.parametrize(
+    ("separator", "encoding", "end"), [(";", "utf-8-sig", "\r\n"), ("\t", "utf-16", "\n")]
+)
+def test_a_file_of_answers_keeps_its_form(tmp_path: Path, separator: str, encoding: str, end: str) -> None:
+    """The program that saved it opens the next round, too."""
+    answers = tmp_path / "answers.csv"
+    words = (predictions(tmp_path), *TARGET, "--budget", "70", "--ask", answers, "--out", tmp_path / "out")
+    done(run(*words))
+    fill(answers)
+    with answers.open(newline="") as file:
+        rows = list(csv.reader(file))
+    with answers.open("w", newline="", encoding=encoding) as file:
+        csv.writer(file, delimiter=separator, lineterminator=end).writerows(rows)
+    before = answers.read_bytes()
+    assert "20 labels given" in done(run(*words)).stdout
+    assert answers.read_bytes().startswith(before)
+    assert len(answers.read_bytes()) > len(before)
+
+
 def test_answers_in_lines_that_end_in_cr_are_read(tmp_path: Path) -> None:
     """A file as old spreadsheets write it is no file without rows."""
     answers = tmp_path / "answers.csv"

@@ -19,11 +19,18 @@ import numpy as np
 
 from calibrant.calibration._asked import AskedCertificate, Metric, rows_to_ask
 from calibrant.core._errors import ConfigurationError, DataError, StateError
-from calibrant.core._files import SCHEMA_VERSION, read_json_object, remove_leftovers, write_atomically
+from calibrant.core._files import (
+    SCHEMA_VERSION,
+    atomic_writer,
+    read_json_object,
+    remove_leftovers,
+    write_atomically,
+)
 from calibrant.core._prediction import FloatArray, IndexArray, JsonObject
 from calibrant.core._reported import counted, listed, writable
 from calibrant.core._rows import read_rows
 from calibrant.core._structures import CompositeLabels
+from calibrant.core._table_files import CsvSpelling, csv_spelling
 from calibrant.evaluation._looks import counted_promise
 from calibrant.runs._directory import hold_lock, make_folder, unwritable, write_json
 from calibrant.runs._rows import SavedRows
@@ -31,6 +38,7 @@ from calibrant.runs._rows import SavedRows
 CERTIFICATE: Final = "certificate.json"
 DECIDED: Final = "decisions.csv"
 ROUND: Final = 20  # rows that a person is asked about together
+_PLAIN: Final = CsvSpelling()
 NO_LABEL: Final = "-"
 """Answer where no label fits: whatever the model said is wrong."""
 
@@ -70,6 +78,9 @@ class AnswerFile:
     _tasks: dict[int, _Task] = field(default_factory=dict, repr=False)
     # Columns of whoever answers.
     _further: dict[int, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    _spelling: CsvSpelling = field(
+        default=CsvSpelling(), repr=False
+    )  # as the program of whoever answers writes it
     # Time and size of the file as it is known here.
     _seen: tuple[int, int] | None = field(default=None, repr=False)
 
@@ -116,6 +127,8 @@ class AnswerFile:
         found._seen = _time_and_size(path)
         if found._seen is None:
             return found
+        if not found._is_of_tasks and _has_rows(path):
+            found._spelling = csv_spelling(path, column="answer")
         place_of = {int(index): place for place, index in enumerate(rows.index)}
         texts: dict[int, tuple[int | None, str]] = {}
         for line, values, task in _given(path):
@@ -176,7 +189,11 @@ class AnswerFile:
         if self._is_of_tasks:
             self._write_tasks(rows)
         else:
-            write_atomically(self.path, self.table(rows))
+            encoding = self._spelling.encoding
+            if not encoding.startswith("utf"):
+                encoding = "utf-8-sig"  # any text can be written in it, and Excel finds it
+            with atomic_writer(self.path, encoding=encoding) as file:
+                file.write(self.table(rows))
         self._seen = _time_and_size(self.path)
 
     def table(self, rows: SavedRows) -> str:
@@ -187,9 +204,13 @@ class AnswerFile:
         for place, answer in added:
             values = (int(rows.index[place]), texts[place], rows.labels[place], answer)
             further = self._further.get(place, {})
-            self._lines[place, answer] = csv_line([*values, *(further.get(name) for name in columns)])
+            cells = [*values, *(further.get(name) for name in columns)]
+            self._lines[place, answer] = csv_line(cells, self._spelling)
         lines = (self._lines[one] for one in self.answers.items())
-        return "".join([csv_line([*_COLUMNS, *columns]), *lines])
+        head = csv_line([*_COLUMNS, *columns], self._spelling)
+        if self._spelling.names_separator:
+            head = f"sep={self._spelling.separator}{self._spelling.line_end}{head}"
+        return "".join([head, *lines])
 
     def _write_tasks(self, rows: SavedRows) -> None:
         seen = {label for label in rows.labels if label is not None}
@@ -266,10 +287,10 @@ def _has_rows(path: Path) -> bool:
         return any(line.strip() for line in file)
 
 
-def csv_line(values: Sequence[object]) -> str:
+def csv_line(values: Sequence[object], spelling: CsvSpelling = _PLAIN) -> str:
     """Return a line of CSV."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(values)
+    csv.writer(text, delimiter=spelling.separator, lineterminator=spelling.line_end).writerow(values)
     return text.getvalue()
 
 
