@@ -146,6 +146,8 @@ def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
     for changed in (task(GOOD, head=HeadSettings()), task(label_descriptions=DESCRIBED, head=HeadSettings())):
         with pytest.raises(StateError, match="differs in task"):
             search(changed, **options)
+    with pytest.raises(StateError, match=r"differs in embeddings \(null then, false now\)"):
+        search(task(head=HeadSettings(embeddings=False)), **options)
 
 
 def test_label_descriptions_are_tried_and_chosen() -> None:

@@ -469,7 +469,6 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
         "other_prompts": list(task.other_prompts),
         "label_descriptions": dict(task.label_descriptions),
         "head": task.head.fit,
-        "embeddings": task.head.embeddings,
         "classifier": model.describe() if isinstance(model, Predictor) else None,
         "rows": [
             [(row.input, row.answer, dict(row.additional_context), row.context) for row in task.rows(split)]
@@ -484,5 +483,6 @@ def search_fingerprint(task: Task, model: ModelLike | Predictor | None, plan: Se
         "reflection_model": None if plan.reflection_model is None else name_of(plan.reflection_model),
         "minibatch_size": plan.minibatch_size,
         "seed": plan.seed,
+        "embeddings": task.head.embeddings,
         KNOWN_TEXTS: known_texts(task).to_record(),
     }
