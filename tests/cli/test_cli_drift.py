@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,17 @@ def wavering(text: str, _prompt: str) -> Answer:
     return ("cat" if "meow" in text else "dog"), 0.9 if int(text.split(maxsplit=1)[0]) % 4 < 2 else 0.8
 
 
+WORDS = "red blue green old new big small fast slow wet dry warm".split()  # noqa: SIM905
+
+
 def rows(count: int, *topics: str, start: int = 0) -> list[dict[str, str]]:
     """Return rows of both labels that are about each of the topics in turn."""
     found = []
     for number in range(start, start + count):
         word, answer = ("meow", "cat") if number % 2 else ("woof", "dog")
         topic = topics[number // 2 % len(topics)]
-        found.append({"input": f"{number} {word} {topic} {topic}s", "answer": answer})
+        more = " ".join(random.Random(number).sample(WORDS, 3))
+        found.append({"input": f"{number} {word} {topic} {topic}s {more}", "answer": answer})
     return found
 
 

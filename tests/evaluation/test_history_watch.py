@@ -261,6 +261,19 @@ def test_the_p_value_of_topics_holds_its_level(topics: Drift) -> None:
     assert 1 <= small <= 17  # 10 are expected at most
 
 
+def test_a_text_that_comes_again_counts_once(topics: Drift) -> None:
+    """Copies of rows are no drift that the rows are not."""
+    rng = np.random.default_rng(5)
+    then, now = rng.standard_normal((60, 64)), rng.standard_normal((20, 64))
+    labels = ["cat", "dog"]
+    once = topics((labels * 30, then), (labels * 10, now))
+    again = topics(
+        (labels * 30, then), (labels * 20, np.repeat(now.reshape(10, 2, 64), 2, axis=0).reshape(40, 64))
+    )
+    assert again.topics == once.topics
+    assert (again.rows, again.label_p_value) == (once.rows, once.label_p_value)
+
+
 def test_a_label_without_earlier_texts_is_left_out(topics: Drift) -> None:
     """Texts of a label that the history lacks are not compared, and nothing is if there is no other label."""
     rng = np.random.default_rng(4)

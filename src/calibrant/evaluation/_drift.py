@@ -27,6 +27,7 @@ _FEWEST: Final = 10_000
 _MOST: Final = 1 << 22  # half a minute: reached by files that drift after about a thousand others
 _ROUNDING: Final = 1e-5  # relative
 
+_MOST_TEXTS: Final = 100_000  # that are remembered
 _SAMPLE: Final = 1000  # rows whose confidences and sketches are compared
 # False alarms over all files that are ever compared with one history: the probability of one or more.
 _TOTAL: Final = 0.05
@@ -258,9 +259,13 @@ class _Seen:
     confidences: _Sample = field(default_factory=_Sample)
     sketches: _Sample = field(default_factory=_Sample)  # pairs of a sketch and the label
     digest: Any = field(default_factory=hashlib.sha256)
+    _texts: set[int] = field(default_factory=set)  # hashes of sketches
 
     def add(self, predictions: Sequence[Prediction], tuned: Tuned) -> None:
-        """Take predictions into account."""
+        """Take predictions into account; of equal texts, which have equal sketches, only the first.
+
+        The tests take rows for independent, and a text that comes again says nothing new.
+        """
         confidences = []
         sketches = []
         for prediction in predictions:
@@ -268,20 +273,30 @@ class _Seen:
             confidence = prediction.confidence
             sketch = prediction.sketch
             self.digest.update(f"{label!r} {confidence!r}\n".encode())
+            if label is not None and prediction.model is not None:
+                self.models.add(prediction.model)
             if sketch is not None:
                 self.digest.update(sketch.tobytes())
+                if self._is_repeated(sketch):
+                    continue
             if confidence is not None:
                 confidences.append(confidence)
             if label is None:
                 continue
             self.answered += 1
             self.labels.update(tuned.labels.decisions(label))
-            if prediction.model is not None:
-                self.models.add(prediction.model)
             if sketch is not None:
                 sketches.append((sketch, label))
         self.confidences.add(confidences)
         self.sketches.add(sketches)
+
+    def _is_repeated(self, sketch: HalfArray) -> bool:
+        """Return True if the text of a sketch came before; among so many that it must be forgotten, False."""
+        found = hash(sketch.tobytes())
+        is_known = found in self._texts
+        if len(self._texts) < _MOST_TEXTS:
+            self._texts.add(found)
+        return is_known
 
 
 class HistoryWatch:
