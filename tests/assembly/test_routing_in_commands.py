@@ -96,15 +96,17 @@ def test_commands_of_one_model_refuse_routing(task: WriteRouted, tmp_path: Path,
 
 
 def test_evaluate_reports_every_provider(task: WriteRouted, servers: Servers, tmp_path: Path) -> None:
-    """`evaluate` prints calls, failures, tokens and cost of every provider; a question of ours costs, too."""
+    """`evaluate` prints calls, failures, tokens and cost of every provider, and of all, our questions included."""
     result = run("evaluate", task(), "--out", tmp_path / "out", "--no-cache", "--concurrency", "1")
     lines = table(result)
     start = next(number for number, line in enumerate(lines) if line[0] == "provider")
     assert lines[start] == ["provider", "calls", "failed", "turned down", "mean latency", "tokens", "cost"]
     first, second = lines[start + 1], lines[start + 2]
     asked = [len(server.requests) for server in servers]
-    assert first[:4] == ["broken", str(asked[0]), str(asked[0]), "0"]
-    assert second[:4] == ["healthy", "12", "0", "0"]
+    # Each was asked one question of ours before, which the servers leave out of their requests.
+    assert first[:4] == ["broken", str(asked[0] + 1), str(asked[0]), "0"]
+    assert second[:4] == ["healthy", "13", "0", "0"]
+    assert f"\n{asked[0] + 1 + 13} calls, 0 rows without a call" in result.stdout
     assert second[6] == "$3.2500"
     assert 1 <= asked[0] <= 3
     assert lines[1][:2] == ["accuracy, all rows", lines[1][1]]
@@ -118,7 +120,8 @@ def test_evaluate_prints_providers_as_json(task: WriteRouted, tmp_path: Path) ->
     routing = record["routing"]
     assert routing["strategy"] == "ema"
     assert [one["provider"] for one in routing["providers"]] == ["broken", "healthy"]
-    assert routing["providers"][1]["calls"] == 12
+    assert routing["providers"][1]["calls"] == 13  # with the question of ours
+    assert record["calls"] == sum(one["calls"] for one in routing["providers"])
     assert routing["helpers"] == {}
     assert record["model"] == "routed:ema(broken, healthy)"
 
@@ -187,7 +190,7 @@ def test_a_cascade_may_call_the_providers(task: WriteRouted, servers: Servers, t
     (many,) = [line for line in lines if line[0] == "many"]
     assert many[1:3] == ["12 (100.0 %)", "12 (100.0 %)"]
     (healthy,) = [line for line in lines if line[0] == "healthy"]
-    assert healthy[1:3] == ["12", "0"]
+    assert healthy[1:3] == ["13", "0"]  # with the question of ours
     assert (tmp_path / "router.sqlite").exists()
 
 
@@ -204,7 +207,8 @@ def test_optimize_improves_the_providers_prompt(task: WriteRouted, servers: Serv
     assert record["model"] == "routed:ema(broken, healthy)"
     asked = [len(server.requests) for server in servers]
     assert all(asked)
-    assert [one["calls"] for one in record["routing"]["providers"]] == asked
+    # With the question of ours, which the servers leave out of their requests.
+    assert [one["calls"] - 1 for one in record["routing"]["providers"]] == asked
     run("optimize", task(), *BUDGET, "--out", out, "--json")
     people = run("optimize", task(), *BUDGET)
     assert [row[0] for row in table(people) if row[0] in {"provider", "broken", "healthy"}] == [

@@ -650,22 +650,16 @@ class RoutedProvider:
 
         async def complete(probe: CompletionRequest) -> tuple[object, int]:
             nonlocal made
-            made += 1
             response = await self._complete(probe)
+            made += 1  # one that failed took no tokens
             self._read(response, empty_is_failure=False)
             return response, 1
 
         needs_logprobs = request.top_logprobs > 0
-        usage = Usage()
-        try:
-            usage = await self._abilities.probe(complete, request, needs_logprobs=needs_logprobs)
-        except ProviderError:
-            made -= 1  # counts as the call that was to follow
-            raise
-        finally:
-            with self._lock:
-                self._unpaid += usage
-                self._uncounted += made
+        usage = await self._abilities.probe(complete, request, needs_logprobs=needs_logprobs)
+        with self._lock:
+            self._unpaid += usage
+            self._uncounted += made
         tell_form(self.provider.client.name, self._form)
 
     def _read(self, response: object, *, empty_is_failure: bool) -> Completion:
