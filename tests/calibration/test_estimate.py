@@ -144,6 +144,18 @@ def test_intervals_cover(budget: int) -> None:
     assert (covered / 300 >= 0.91).all()
 
 
+@pytest.mark.parametrize("budget", [20, 200])
+def test_where_no_mistake_was_seen_macro_f1_is_1(budget: int) -> None:
+    """Confidences that vary do not lower what every label drawn shows."""
+    rng = np.random.default_rng(0)
+    truth = rng.choice(["cat", "cow", "dog"], 500).tolist()
+    found = estimate(
+        truth, rng.uniform(0.4, 1.0, 500), ask=truth.__getitem__, budget=budget
+    ).macro_f1.interval
+    assert (found.estimate, found.upper) == (1.0, 1.0)
+    assert found.lower > 0.8
+
+
 def test_rows_without_a_label_are_wrong() -> None:
     """A row without a prediction, or that no label fits, counts as wrong, and in no share."""
     truth: list[str | None] = ["cat", None, "cat", "dog"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ from calibrant.core import (
 )
 from calibrant.inference import Classifier
 from calibrant.serving import ServiceSettings, create_classifier_app, create_decision_app
-from calibrant.tuned import RecordedTask, Tuned
+from calibrant.tuned import RecordedTask, Tuned, distill
 from decision_server import DecisionServer
 from held import JSON, Held, app, counts, with_threshold
 
@@ -158,6 +160,14 @@ def test_a_calibrated_confidence_is_the_label_s_probability(serve: Any, bundle: 
         assert (answer["x_compared"], answer["x_threshold"], answer["x_decision"]) == (0.8, 0.7, "accepted")
         assert answer["x_certificate"] == {"accuracy": 0.9, "probability": 0.95}
         assert answer["x_calibrated"] is True
+
+
+def test_a_promise_that_failed_certifies_no_answer(serve: Any, bundle: Tuned) -> None:
+    """A question of the task is answered, and is for review."""
+    thresholds = {**bundle.thresholds, "certified": None, "certification": {"threshold": None}}
+    running = serve(app(replace(bundle, thresholds=thresholds), Held(held=False, answer=lambda _: CAT)))
+    answer = system_one(running, {"q": CATS})["answers"]["q"]
+    assert (answer["choice"], answer["x_decision"], answer["x_certificate"]) == ("cat", "review", None)
 
 
 def test_openai_s_wire_names_the_decision_in_a_header(serve: Any, bundle: Tuned) -> None:
@@ -527,3 +537,29 @@ def test_failures_have_the_wire_s_form(serve: Any, bundle: Tuned) -> None:
     running = serve(app(bundle, Held(), most_rows=1, most_texts=1, deadline_seconds=0.05))
     found = running.ask({"state": "x", "questions": {"q": CATS}}, path=S1, **JSON)
     assert asked(found, status=504)["detail"]["error_type"] == "api_error"
+
+
+def test_a_student_answers_no_other_question(serve: Any, tmp_path: Path) -> None:
+    """It knows its task alone: the client is told so, and the service stays ready."""
+    rng = np.random.default_rng(0)
+    words = ("sun", "rain", "tree", "door", "lamp", "book", "road", "hill", "fish", "wine", "shoe", "rope")
+    rows = [
+        {
+            "input": f"{sound} {' '.join(rng.choice(words, 8))}",
+            "label": label,
+            "confidence": 0.98,
+            "answer": None,
+        }
+        for label, sound in (("cat", "purrs"), ("dog", "barks"))
+        for _ in range(100)
+    ]
+    (tmp_path / "large.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    distill(tmp_path / "large.jsonl", tmp_path / "student")
+    tuned = Tuned.from_run(tmp_path / "student")
+    with tuned.open() as student:
+        running = serve(app(tuned, student))
+        assert system_one(running, {"q": CATS}, state="it purrs")["answers"]["q"]["choice"] == "cat"
+        for _ in range(4):
+            found = running.ask({"model": "m", "state": "x", "questions": {"q": OTHER}}, path=S1, **JSON)
+            assert "others" in str(asked(found, status=422))
+        assert running.ask(path="/readyz", method="GET").status == 200

@@ -494,21 +494,29 @@ def _slopes(x: FloatArray, y: FloatArray, *, least: float) -> FloatArray:
     return slopes.clip(0.0, 1.0)
 
 
-def _true_and_hit(pile: _LabelledPile, right: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """Return the estimated shares of all rows that have each label, and that have it and are predicted so."""
-    true = np.zeros(len(pile.labels))
-    hit = np.zeros(len(pile.labels))
+def _true_and_hit(
+    pile: _LabelledPile, right: BoolArray, predicted: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the estimated shares of all rows that have each label, and that have it and are predicted so.
+
+    Mistakes are estimated, false predictions and missed rows: where none was seen, F1 is 1 whatever the confidences.
+    """
+    false = np.zeros(len(pile.labels))
+    missed = np.zeros(len(pile.labels))
 
     def share(flags: BoolArray, by: FloatArray) -> float:
         mean, _ = _corrected(flags.astype(np.float64), by, pile.drawn)
         return max(mean, float(flags.sum()) / len(pile))
 
+    wrong = ~right
+    codes = pile.codes[pile.drawn]
     for code in range(len(pile.labels)):
         by = pile.probabilities[:, code]
-        is_true = pile.truth == code
-        true[code] = share(is_true, by)
-        hit[code] = share(is_true & right, np.where(pile.codes == code, by, 0.0))
-    return true, hit
+        is_predicted = pile.codes == code
+        false[code] = share((codes == code) & wrong, np.where(is_predicted, 1.0 - by, 0.0))
+        missed[code] = share((pile.truth == code) & wrong, np.where(is_predicted, 0.0, by))
+    hit = np.maximum(predicted - false, 0.0)
+    return hit + missed, hit
 
 
 def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimate:
@@ -517,14 +525,14 @@ def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimat
     n_pile = len(pile)
     n_labels = len(pile.labels)
     predicted = np.bincount(pile.codes[pile.codes >= 0], minlength=n_labels) / n_pile
-    true, hit = _true_and_hit(pile, right)
-    hit = np.minimum(hit, np.minimum(predicted, true))
+    true, hit = _true_and_hit(pile, right, predicted)
     size = predicted + true
     # The F1 of a label that is never predicted is 0, whatever is true.
     inverse = np.where(predicted > 0.0, 1.0 / np.maximum(size, 1.0 / n_pile), 0.0)
     f1 = 2.0 * hit * inverse
     value = float(f1.mean())
-    # What a row adds: its true label adds to the size, and where it is predicted, to the hits.
+    # What a row adds: its true label adds to the size, and where it is predicted, to the hits. What it would add if its
+    # prediction was right is known, and taken away: the rest is that of mistakes.
     per_row = inverse / n_labels
     wrong = -f1 * per_row
     hitting = (2.0 - f1) * per_row
@@ -534,6 +542,10 @@ def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimat
     rows = np.flatnonzero(pile.codes >= 0)
     codes = pile.codes[rows]
     by[rows] += pile.probabilities[rows, codes] * (hitting - wrong)[codes]
+    if_right = np.zeros(n_pile)
+    if_right[rows] = hitting[codes]
+    by -= if_right
+    given -= if_right[pile.drawn]
     _, left = _corrected(given, by, pile.drawn)
     plain = float(((given - given.mean()) ** 2).sum())
     reach = float(np.ptp(np.concatenate([hitting, wrong])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from calibrant.calibration._calibrators import IdentityCalibrator
 from calibrant.core._completion import DecisionClient
@@ -16,6 +16,7 @@ from calibrant.core._reported import listed
 from calibrant.core._structures import OrdinalLabels
 from calibrant.heads._tuned import Decision, Tuned
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._models import STUDENT
 from calibrant.serving._wires import BadQuestionError, Question, QuestionAnswer
 
 _KEPT: Final = 64  # other questions whose classifiers are kept
@@ -79,7 +80,7 @@ class Questions:
         """
         if self.part_of(question) is not None:
             return self._predictor
-        if self._only_task or not isinstance(self._predictor, Classifier):
+        if self._only_task or not _takes_questions(self._predictor):
             known = "" if self._tuned is None else f" ({listed(self._tuned.labels.labels)})"
             message = f"Expected a question with the task's labels as its options{known}, got others."
             raise BadQuestionError((question.place, message, "other_question"))
@@ -207,14 +208,19 @@ def _led(shares: FloatArray, label: int, calibrated: float | None) -> FloatArray
     return led
 
 
+def _takes_questions(predictor: Predictor) -> TypeGuard[Classifier]:
+    """Return True for a model that reads other questions; a student knows its task alone, a cascade asks several."""
+    return isinstance(predictor, Classifier) and not predictor.client.name.startswith(STUDENT)
+
+
 def _details(tuned: Tuned, decision: Decision) -> dict[str, Any]:
     """Return members of System One's answers that tell of the tuned classifier's prediction."""
     compared = {"confidence": decision.confidence, "calibrated": decision.calibrated}
     calibrator = None if tuned.labels.holds_several else tuned.calibrator  # of all labels together
     is_calibrated = calibrator is not None and calibrator.method != IdentityCalibrator.method
     certificate = None
-    if decision.rule == "certified":
-        certified = tuned.thresholds["certified"]
+    certified = tuned.thresholds["certified"]
+    if decision.rule == "certified" and certified is not None:  # a promise that failed accepts nothing
         certificate = {
             "accuracy": certified["target_accuracy"],
             "probability": 1.0 - certified["delta"],
