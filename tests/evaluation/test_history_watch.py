@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, zip_longest
 from pathlib import Path
 from threading import Barrier
 
@@ -32,12 +32,14 @@ def drift() -> Drift:
         now: Mapping[str, int],
         confidences: tuple[Sequence[float], Sequence[float]] | None = None,
         block: int = 100,
+        keys: Sequence[int] = (),
     ) -> HistoryDrift:
         labels = [label for label, count in now.items() for _ in range(count)]
         earlier, later = confidences or ([0.5] * sum(then.values()), [0.5] * len(labels))
         history = PredictionHistory(rows=sum(then.values()), labels=dict(then), confidence=tuple(earlier))
         watch = HistoryWatch(replace(tuned, measurements=Measurements(history=history)))
-        found = [Prediction(label=label, confidence=c) for label, c in zip(labels, later, strict=True)]
+        answers = zip_longest(labels, later, keys)
+        found = [Prediction(label=label, confidence=c, text_key=key) for label, c, key in answers]
         decided = [
             decision
             for start in range(0, len(found), block)
@@ -272,6 +274,16 @@ def test_a_text_that_comes_again_counts_once(topics: Drift) -> None:
     )
     assert again.topics == once.topics
     assert (again.rows, again.label_p_value) == (once.rows, once.label_p_value)
+
+
+def test_equal_texts_count_once_where_no_head_reads_them(drift: Drift) -> None:
+    """Their keys tell them, and without a key every prediction counts."""
+    then = {"cat": 60, "dog": 40}
+    once, again = (
+        drift(then, {"cat": 3 * n, "dog": 7 * n}, keys=[*range(3)] * n + [*range(3, 10)] * n) for n in (1, 6)
+    )
+    assert (again.rows, again.label_p_value) == (once.rows, once.label_p_value)
+    assert drift(then, {"cat": 18, "dog": 42}).label_p_value < 0.001 < once.label_p_value
 
 
 def test_a_label_without_earlier_texts_is_left_out(topics: Drift) -> None:

@@ -81,6 +81,18 @@ def test_half_of_the_rows_are_the_same_rows() -> None:
     assert certificate(predictions(1)).delta == pytest.approx(0.2)
 
 
+def test_a_small_part_of_many_rows_is_not_fresh() -> None:
+    """Neither is a file of which a small part was asked about."""
+    for first, second in (
+        (range(1000), range(0, 1000, 20)),
+        (range(2000, 2050), range(2000, 3000)),
+    ):
+        certificate(predictions(0, texts=first))
+        looks = certificate(predictions(1, texts=second)).looks
+        assert looks is not None
+        assert looks.before >= 0.1
+
+
 def test_other_rows_are_counted_apart() -> None:
     """A common row or two do not make them the same."""
     certificate(predictions(0))

@@ -391,8 +391,9 @@ def certify_threshold(
     groups : array-like of shape (n,), optional
         Numbers of the rows' groups, such as near-duplicates, which are right or wrong together: they are no more
         evidence than one row. The first row of each group is tested, so order the rows by something that says nothing
-        about their answers. As large groups may be the wrong ones, all rows must pass the same tests: of the two
-        thresholds the higher is returned.
+        about their answers. All rows must pass the same tests, too: of the two thresholds the higher is returned. The
+        promise is of rows where a group's size says nothing of being right, and of groups in any case: where large
+        groups are wrong more often, that of rows can be broken.
 
     Raises
     ------

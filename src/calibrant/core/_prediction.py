@@ -463,6 +463,8 @@ class Prediction:
         What the model made of the text (`TokenLogprobs.features`, where the label begins), where it is kept.
     sketch : ndarray of float16, shape (64,), or None
         Random projection of what a head read of the text; None without a head that reads texts.
+    text_key : int or None
+        The same for equal texts; not stored, None where it is not known.
 
     Examples
     --------
@@ -491,6 +493,7 @@ class Prediction:
     parts: tuple[Part, ...] = ()
     features: HalfArray | None = field(default=None, compare=False, repr=False)
     sketch: HalfArray | None = field(default=None, compare=False, repr=False)
+    text_key: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         # Values inside a model's JSON may hold what no file can.

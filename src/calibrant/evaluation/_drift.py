@@ -259,10 +259,10 @@ class _Seen:
     confidences: _Sample = field(default_factory=_Sample)
     sketches: _Sample = field(default_factory=_Sample)  # pairs of a sketch and the label
     digest: Any = field(default_factory=hashlib.sha256)
-    _texts: set[int] = field(default_factory=set)  # hashes of sketches
+    _texts: set[object] = field(default_factory=set)  # their keys, and hashes of sketches
 
     def add(self, predictions: Sequence[Prediction], tuned: Tuned) -> None:
-        """Take predictions into account; of equal texts, which have equal sketches, only the first.
+        """Take predictions into account; of equal texts, and of texts that are one to a head, only the first.
 
         The tests take rows for independent, and a text that comes again says nothing new.
         """
@@ -277,8 +277,8 @@ class _Seen:
                 self.models.add(prediction.model)
             if sketch is not None:
                 self.digest.update(sketch.tobytes())
-                if self._is_repeated(sketch):
-                    continue
+            if self._is_repeated(prediction):
+                continue
             if confidence is not None:
                 confidences.append(confidence)
             if label is None:
@@ -290,12 +290,16 @@ class _Seen:
         self.confidences.add(confidences)
         self.sketches.add(sketches)
 
-    def _is_repeated(self, sketch: HalfArray) -> bool:
-        """Return True if the text of a sketch came before; among so many that it must be forgotten, False."""
-        found = hash(sketch.tobytes())
-        is_known = found in self._texts
+    def _is_repeated(self, prediction: Prediction) -> bool:
+        """Return True if the text of a prediction came before; among so many that it must be forgotten, False."""
+        found: set[object] = set()
+        if prediction.text_key is not None:
+            found.add(("text", prediction.text_key))
+        if prediction.sketch is not None:
+            found.add(("sketch", hash(prediction.sketch.tobytes())))
+        is_known = not self._texts.isdisjoint(found)
         if len(self._texts) < _MOST_TEXTS:
-            self._texts.add(found)
+            self._texts |= found
         return is_known
 
 

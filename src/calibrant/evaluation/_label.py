@@ -35,7 +35,7 @@ from calibrant.core._frames import (
 from calibrant.core._prediction import Outcome, Prediction, Record
 from calibrant.core._reported import counted, writable
 from calibrant.core._rows import MAX_ROW_BYTES, Columns, Example, TextWithContext
-from calibrant.core._splits import RepeatedTexts
+from calibrant.core._splits import RepeatedTexts, text_hash
 from calibrant.core._table_files import (
     CsvSpelling,
     csv_spelling,
@@ -478,6 +478,7 @@ def _prediction(record: Record) -> Prediction:
         outcome=Outcome(record["outcome"]),
         accepted=record.get("accepted"),
         sketch=sketch_of(record),
+        text_key=None if record["input"] is None else text_hash(record["input"]),
         model=record["model"],
     )
 

@@ -142,7 +142,8 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 _SEQUENCE: Final = "sequence"
 _ALL_FIRST: Final = "all first"  # the same after all answers together, at half its share each
 _LEDGER: Final = "looks"
-_SKETCH: Final = 64  # the smallest digests stand for a set of rows (a bottom-k sketch)
+_SKETCH: Final = 256  # the smallest digests stand for a set of rows (a bottom-k sketch)
+_FEW: Final = 20  # digests that tell little of a share
 MOST_KNOWN: Final = 0.05
 """Share of rows that two sets may have in common and still count as other rows: both may hold the same greeting."""
 _ROUNDING: Final = 1e-9
@@ -495,8 +496,7 @@ class _Book:
     def _entries(self) -> Iterator[_Entry]:
         """Yield the entries on these rows, or on some of them."""
         for entry in self.ledger.entries():
-            common = set(self.rows).intersection(entry["rows"].split())
-            if len(common) > MOST_KNOWN * len(self.rows):
+            if _are_known(self.rows, entry["rows"].split()):
                 yield _Entry.of(entry)
 
     def spend(self, tests: Sequence[str], delta: float) -> None:
@@ -504,6 +504,22 @@ class _Book:
         if not self.knows(tests):
             entry = {"answers": self.answers, "tests": list(tests), "delta": delta}
             self.ledger.add(" ".join(self.rows), entry)
+
+
+def _are_known(rows: Sequence[str], others: Sequence[str]) -> bool:
+    """Return True if two sets of rows, given by sketches, have more in common than may be there twice by chance.
+
+    That is of the smaller set: a part of some rows is not fresh, and neither are all where a part was asked about. In
+    the range that both sketches cover, each holds all digests of its set; a small part of many rows has few there.
+    """
+    ends = [sketch[-1] for sketch in (rows, others) if len(sketch) >= _SKETCH]
+    end = min(ends, default="~")  # behind every digest
+    mine, theirs = ({row for row in sketch if row <= end} for sketch in (rows, others))
+    common = len(mine & theirs)
+    told = min(len(mine), len(theirs))
+    if told >= _FEW or told == min(len(rows), len(others)):
+        return common > MOST_KNOWN * told
+    return common >= max(2.0, told / 2)
 
 
 def _folder(path: Path) -> Path | None:
