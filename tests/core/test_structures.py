@@ -323,6 +323,8 @@ def test_fields_keep_their_structure() -> None:
     assert [aspect.name for aspect in found] == [*thresholds, "kind"]
     assert found[0].confidence == pytest.approx(0.9)
     assert math.isclose(credit(found), 3 / 5)
+    with pytest.raises(ConfigurationError, match="a label for every field, got none for kind"):
+        fields.answer_of({"stars": "3 stars"})
 
 
 def test_field_structures_make_labels_differ() -> None:

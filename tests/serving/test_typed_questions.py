@@ -28,7 +28,7 @@ from calibrant.core import (
 )
 from calibrant.inference import Classifier
 from calibrant.serving import ServiceSettings, create_classifier_app, create_decision_app
-from calibrant.tuned import RecordedTask, Tuned, distill
+from calibrant.tuned import Measurements, PredictionHistory, RecordedTask, Tuned, distill
 from decision_server import DecisionServer
 from held import JSON, Held, app, counts, with_threshold
 
@@ -168,6 +168,21 @@ def test_a_promise_that_failed_certifies_no_answer(serve: Any, bundle: Tuned) ->
     running = serve(app(replace(bundle, thresholds=thresholds), Held(held=False, answer=lambda _: CAT)))
     answer = system_one(running, {"q": CATS})["answers"]["q"]
     assert (answer["choice"], answer["x_decision"], answer["x_certificate"]) == ("cat", "review", None)
+
+
+def test_an_answer_of_another_model_has_no_certificate(serve: Any, bundle: Tuned) -> None:
+    """A promise is about the models that answered the rows it was measured on."""
+    certified = {"threshold": 0.7, "target_accuracy": 0.9, "delta": 0.05}
+    thresholds = {**bundle.thresholds, "certified": certified, "certification": {}}
+    history = PredictionHistory(rows=2, labels={"cat": 2}, confidence=(0.5,) * 2, models=("old",))
+    tuned = replace(
+        bundle, thresholds=thresholds, measurements=Measurements(history=history), accept_drift=True
+    )
+    for model, certificate in (("old", {"accuracy": 0.9, "probability": 0.95}), ("new", None)):
+        answer = replace(CAT, model=model)
+        running = serve(app(tuned, Held(held=False, answer=lambda _, answer=answer: answer)))
+        found = system_one(running, {"q": CATS})["answers"]["q"]
+        assert (found["x_decision"], found["x_certificate"]) == ("accepted", certificate)
 
 
 def test_openai_s_wire_names_the_decision_in_a_header(serve: Any, bundle: Tuned) -> None:

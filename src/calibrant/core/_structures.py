@@ -15,7 +15,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import json_text
 from calibrant.core._labels import Aspect, LabelSet, normalise_label
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, LabelDistribution, Part, Prediction
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, listed
 from calibrant.core._schema import (
     array_path,
     enum_node,
@@ -561,7 +561,16 @@ class FieldLabels(CompositeLabels):
         return dict(json.loads(answer))
 
     def answer_of(self, values: Mapping[str, str]) -> str:
-        """Return the canonical answer with these labels."""
+        """Return the canonical answer with these labels.
+
+        Raises
+        ------
+        ConfigurationError
+            A field has none.
+        """
+        missing = [field.name for field in self.fields if field.name not in values]
+        if missing:
+            raise ConfigurationError(f"Expected a label for every field, got none for {listed(missing)}.")
         return json_text({field.name: values[field.name] for field in self.fields})
 
     def labels_of(self, part: str) -> LabelSet:

@@ -765,6 +765,10 @@ def prompt_problems(
     labels : LabelSet
         The labels.
     """
+    given: object = prompt
+    if not isinstance(given, str):
+        yield ("prompt",), f"expected a prompt as text, got {given!r:.80}."
+        return
     if isinstance(others, str):
         shown = f"{others!r:.80}"
         yield ("other_prompts",), f"expected a list of other_prompts, got {shown}: write [{shown}]."

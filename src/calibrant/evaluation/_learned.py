@@ -98,7 +98,8 @@ class HeldOutMeasures:
         Rows, and those of them that are right.
     ece_before, ece_after, brier_before, brier_after : Interval
         Calibration error and Brier score of the confidence as given and as calibrated, with 95 % bootstrap
-        intervals. Calibration errors of few rows come out too high.
+        intervals. Calibration errors of few rows come out too high, of a calibrated model by about 0.07 on 200 rows and
+        0.03 on 1,000, and so do the ends of their intervals, which can lie above the error without noise.
     brier_difference : Interval
         After minus before, paired; below 0 where calibration helps.
     """

@@ -38,6 +38,8 @@ FITTED: Final = "fitted"
 class HeadFigures:
     """Held-out scores of one candidate.
 
+    The same rows chose strengths and temperature: of few rows (below about 100) the scores are a little too good.
+
     Attributes
     ----------
     name : str

@@ -129,7 +129,7 @@ class Questions:
         if decision is not None and self._tuned is not None:
             part = self.part_of(question)
             labels = self._tuned.labels
-            details = _details(self._tuned, decision)
+            details = _details(self._tuned, decision, model=prediction.model)
             if labels.holds_several:  # the calibrated confidence is that in all of them
                 own = next((own for own in prediction.parts if own.name == part), None)
                 label = None if own is None else own.label
@@ -213,14 +213,15 @@ def _takes_questions(predictor: Predictor) -> TypeGuard[Classifier]:
     return isinstance(predictor, Classifier) and not predictor.client.name.startswith(STUDENT)
 
 
-def _details(tuned: Tuned, decision: Decision) -> dict[str, Any]:
+def _details(tuned: Tuned, decision: Decision, *, model: str | None) -> dict[str, Any]:
     """Return members of System One's answers that tell of the tuned classifier's prediction."""
     compared = {"confidence": decision.confidence, "calibrated": decision.calibrated}
     calibrator = None if tuned.labels.holds_several else tuned.calibrator  # of all labels together
     is_calibrated = calibrator is not None and calibrator.method != IdentityCalibrator.method
     certificate = None
     certified = tuned.thresholds["certified"]
-    if decision.rule == "certified" and certified is not None:  # a promise that failed accepts nothing
+    # A promise that failed accepts nothing, and one that was measured on another model says nothing of this one.
+    if decision.rule == "certified" and certified is not None and not tuned.unmeasured([model]):
         certificate = {
             "accuracy": certified["target_accuracy"],
             "probability": 1.0 - certified["delta"],
