@@ -156,6 +156,13 @@ def test_where_no_mistake_was_seen_macro_f1_is_1(budget: int) -> None:
     assert found.lower > 0.8
 
 
+def test_rows_that_were_all_refused_are_estimated() -> None:
+    """Accuracy and macro F1 are 0, and the shares are those of the labels given."""
+    found = estimate([None] * 50, ask=lambda _: "a", budget=20)
+    assert (found.accuracy.interval.estimate, found.macro_f1.interval.estimate) == (0.0, 0.0)
+    assert found.shares["a"].interval.estimate == 1.0
+
+
 def test_rows_without_a_label_are_wrong() -> None:
     """A row without a prediction, or that no label fits, counts as wrong, and in no share."""
     truth: list[str | None] = ["cat", None, "cat", "dog"]

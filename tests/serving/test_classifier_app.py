@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from calibrant.calibration import IsotonicCalibrator
@@ -23,7 +24,7 @@ from calibrant.serving import ServiceSettings, create_classifier_app
 from calibrant.testing import FakeClient
 from calibrant.tuned import RecordedTask, Tuned, load
 from fault_server import FaultServer
-from held import PATH, SECONDS, Held, app, ask, counts, later, with_threshold
+from held import JSON, PATH, SECONDS, Held, app, ask, counts, later, with_threshold
 
 HEAD = b"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -151,6 +152,19 @@ def test_a_huge_body_is_refused_unread(running: Any) -> None:
     assert (stated.status, chunked.status) == (413, 413)
     assert next(sent) < 1000
     assert ask(running, {"text": "a"}).status == 200
+
+
+def test_a_client_that_sends_before_it_reads_gets_the_refusal(running: Any) -> None:
+    """The connection stays open until a body of a few times the limit is read, and serves the next request."""
+
+    async def ask_often() -> list[int]:
+        url = f"http://127.0.0.1:{running.port}{PATH}"
+        async with httpx.AsyncClient() as client:
+            large = [client.post(url, content=b"x" * 5_000_000, headers=JSON) for _ in range(10)]
+            found = [reply.status_code for reply in await asyncio.gather(*large)]
+            return [*found, (await client.post(url, json={"text": "a"})).status_code]
+
+    assert asyncio.run(ask_often()) == [413] * 10 + [200]
 
 
 def test_requests_need_one_of_the_keys(serve: Any, bundle: Tuned) -> None:

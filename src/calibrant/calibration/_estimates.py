@@ -551,7 +551,7 @@ def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimat
     reach = float(np.ptp(np.concatenate([hitting, wrong])))
     unseen = _UNSEEN * reach**2
     left += unseen
-    ratio = left / (plain + unseen)
+    ratio = left / (plain + unseen) if plain + unseen > 0.0 else 1.0  # no label is predicted
     variance = left / n / n * (n_pile - n) / (n_pile - 1)
     half = normal_quantile(level) * math.sqrt(variance)
     lower = max(value - half, 0.0)

@@ -16,6 +16,7 @@ from starlette.types import Scope
 from calibrant.core._prediction import JsonObject
 from calibrant.core._reported import counted
 
+_THROWN_AWAY: Final = 16  # times the longest body: what is read of a longer one, and dropped
 _CLOSE: Final = {"Connection": "close"}  # or else the rest of the body would be read and thrown away
 _FAILED: Final = "The service failed; its log says why."
 _T = TypeVar("_T")
@@ -84,12 +85,13 @@ async def bounded_body(request: Request, most_bytes: int, *, seconds: float) -> 
     # unseen (RFC 9112, section 6.3).
     if {"transfer-encoding", "content-length"}.issubset(request.headers):
         raise HTTPException(400, "Expected Content-Length or Transfer-Encoding, got both: send one.", _CLOSE)
-    too_long = HTTPException(
-        413, f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts.", _CLOSE
-    )
+    message = f"Expected a body of at most {most_bytes:,} bytes, got more: shorten the texts."
+    too_long = HTTPException(413, message, _CLOSE)
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and int(stated) > most_bytes:
-        raise too_long
+        # A client that sends all before it reads would lose the answer with the connection.
+        is_thrown_away = int(stated) <= _THROWN_AWAY * most_bytes
+        raise HTTPException(413, message) if is_thrown_away else too_long
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
