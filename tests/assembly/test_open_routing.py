@@ -252,6 +252,16 @@ def test_a_missing_provider_closes_the_others(open_task: OpenTask, providers: Pr
     assert providers.all_closed
 
 
+@pytest.mark.parametrize("name", ["systemone/local", "decisions/openai/gpt-6-luna", "distilled:student"])
+def test_models_that_write_no_text_are_no_providers(
+    open_task: OpenTask, providers: Providers, name: str
+) -> None:
+    """They could answer no request; the others are closed, and none is asked."""
+    with pytest.raises(ConfigurationError, match=f"expected models that write text, got '{name}'"):
+        open_task(SECTION.replace('"second"', f'"{name}"'))
+    assert providers.all_closed
+
+
 def test_a_failed_classifier_closes_its_providers(open_task: OpenTask, providers: Providers) -> None:
     """A wrong `scoring` raises ConfigurationError, and all providers are closed."""
     with pytest.raises(ConfigurationError, match="scoring='exact' is not possible"):

@@ -284,6 +284,13 @@ def test_no_credential_enters_run_or_bundle(evaluated: Path, tmp_path: Path) -> 
     assert bundle.tasks[0].left_out == {"openai/animal": ("api_key",)}
 
 
+def test_a_bundle_is_no_run(evaluated: Path, tmp_path: Path) -> None:
+    """The error names what opens it."""
+    Tuned.from_run(evaluated).save(tmp_path / "bundle")
+    with pytest.raises(DataError, match=r"got a bundle: open it with Tuned\.load"):
+        Tuned.from_run(tmp_path / "bundle")
+
+
 def test_no_text_of_a_row_enters_a_bundle(evaluated: Path, tmp_path: Path) -> None:
     """No text of a test row is in any file of a bundle, also with a calibrator."""
     run("calibrate", evaluated, "--out", evaluated, "--target-accuracy", 0.5)

@@ -21,7 +21,7 @@ from calibrant.core._task import Task
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._embeddings import CachedEmbedder, open_embedder
 from calibrant.inference._examinations import refuse_misleading, shared_abilities
-from calibrant.inference._models import call_options, open_client
+from calibrant.inference._models import STUDENT, call_options, is_decision_model, open_client
 from calibrant.inference._shared_router import SharedRouter
 from calibrant.inference.routed._client import RoutedClient
 from calibrant.inference.routed._provider import Provider
@@ -155,6 +155,11 @@ def _provider_options(own: RoutingProviderSettings) -> JsonObject:
 
 def _open_provider(own: RoutingProviderSettings, opened: ExitStack) -> Provider:
     options = _provider_options(own)
+    if is_decision_model(own.name) or own.name.startswith(STUDENT):
+        raise ConfigurationError(
+            f"routing.providers: expected models that write text, got {own.name!r}, which answers questions with fixed "
+            "options alone: leave it out, or name it under [[cascade.models]]."
+        )
     client = open_client(own.name, space=own.space, concurrency=own.concurrency, options=options)
     opened.callback(client.close)
     return Provider(

@@ -105,6 +105,16 @@ def _damage_named(place: Path) -> Iterator[None]:
         ) from error
 
 
+def _refuse_others(path: Path) -> None:
+    """Raise DataError for a path that is no directory, or a bundle."""
+    if path.is_file():
+        raise DataError("expected the directory of a run, got a file.", path=path)
+    if not path.is_dir():
+        raise DataError("no such directory: expected that of a run.", path=path)
+    if (path / BUNDLE).exists():
+        raise DataError("expected the directory of a run, got a bundle: open it with Tuned.load.", path=path)
+
+
 class _RunReader:
     """Reader of the directory of a run, whose parts are checked to belong together."""
 
@@ -117,8 +127,7 @@ class _RunReader:
         *,
         texts: bool,
     ) -> None:
-        if not path.is_dir():
-            raise DataError("no such directory: expected that of a run.", path=path)
+        _refuse_others(path)
         manifest = _record(path / MANIFEST)
         if (path / _LABEL_JOB).exists() or (manifest or {}).get("kind") == "labels":
             raise StateError(
