@@ -93,3 +93,10 @@ def test_missing_splits_are_errors() -> None:
         task.rows("train")
     with pytest.raises(ConfigurationError, match="no 'dev' rows"):
         task.rows(cast("Any", "dev"))
+
+
+def test_a_prompt_that_is_no_text_is_refused() -> None:
+    """Such as the missing value of a table of prompts."""
+    missing: Any = float("nan")
+    with pytest.raises(ConfigurationError, match="Expected a prompt as text, got nan"):
+        Task(name="t", labels=["a", "b"], prompt=missing)

@@ -314,7 +314,6 @@ def test_prices_among_the_options_are_counted(server: DecisionServer) -> None:
         ({"scoring": "sampled"}, "Expected no scoring for systemone/.*got 'sampled': leave it out"),
         ({"samples": 3}, "Expected no samples for systemone/.*got 3: leave it out"),
         ({"temperature": 0.5}, "Expected no temperature for systemone/.*got 0.5: leave it out"),
-        ({"prompt": 5}, "Expected a prompt as text, got 5"),
         ({"labels": MultiLabels([f"label {number}" for number in range(129)])}, "at most 128"),
         ({"options": {}}, "api_base"),
     ],

@@ -181,8 +181,8 @@ class Classifier(BasePredictor):
         label_descriptions: Mapping[str, str] | None = None,
         abilities: ModelAbilities | None = None,
     ) -> None:
-        self.labels, self.field, self.user_template = LabelSet.of(labels), field, user_template
-        self.prompt, self.prior_correction = _checked_prompt(prompt), prior_correction
+        self.labels, self.field = LabelSet.of(labels), field
+        self.prompt, self.user_template, self.prior_correction = prompt, user_template, prior_correction
         self._owns_client = not isinstance(model, Client)
         limits = limits or Limits()
         if concurrency is not None:
@@ -401,7 +401,7 @@ class Classifier(BasePredictor):
             By default this one's.
         """
         other = self._unlearned(self._method)
-        other.prompt = _checked_prompt(prompt)
+        other.prompt = prompt
         if user_template is not None:
             other.user_template = user_template
         return other
@@ -1048,13 +1048,6 @@ def choose_method(setup: ModelSetup, choice: ScoringChoice) -> Method:
         raise ConfigurationError(f"scoring='exact' is not possible: {exact}. Use scoring='decode'.")
     _warn_once(client.name, exact)
     return decoding
-
-
-def _checked_prompt(prompt: object) -> str:
-    """Return a prompt; raise ConfigurationError for something else, such as the missing value of a table."""
-    if not isinstance(prompt, str):
-        raise ConfigurationError(f"Expected a prompt as text, got {prompt!r:.80}.")
-    return prompt
 
 
 def _deciding(setup: ModelSetup, choice: ScoringChoice) -> Method:

@@ -80,6 +80,9 @@ def from_run(
 ) -> Tuned:
     """Read the tuned classifier of a run; see `Tuned.from_run`."""
     place = Path(run)
+    if place.is_file() or (place / BUNDLE).exists():
+        got = "a file" if place.is_file() else "a bundle: open it with Tuned.load"
+        raise DataError(f"expected the directory of a run, got {got}.", path=place)
     if isinstance(calibration, str | Path) and not any(Path(calibration).glob("calibrat*.json")):
         raise DataError(
             "expected calibration.json of `calibrant calibrate`, got none.", path=Path(calibration)
@@ -105,16 +108,6 @@ def _damage_named(place: Path) -> Iterator[None]:
         ) from error
 
 
-def _refuse_others(path: Path) -> None:
-    """Raise DataError for a path that is no directory, or a bundle."""
-    if path.is_file():
-        raise DataError("expected the directory of a run, got a file.", path=path)
-    if not path.is_dir():
-        raise DataError("no such directory: expected that of a run.", path=path)
-    if (path / BUNDLE).exists():
-        raise DataError("expected the directory of a run, got a bundle: open it with Tuned.load.", path=path)
-
-
 class _RunReader:
     """Reader of the directory of a run, whose parts are checked to belong together."""
 
@@ -127,7 +120,8 @@ class _RunReader:
         *,
         texts: bool,
     ) -> None:
-        _refuse_others(path)
+        if not path.is_dir():
+            raise DataError("no such directory: expected that of a run.", path=path)
         manifest = _record(path / MANIFEST)
         if (path / _LABEL_JOB).exists() or (manifest or {}).get("kind") == "labels":
             raise StateError(
