@@ -87,6 +87,26 @@ def test_the_held_out_numbers_are_those_of_the_other_half(tmp_path: Path) -> Non
     assert found.held_out.brier_after.estimate == pytest.approx(brier_score(q, y[held_out]))
 
 
+@pytest.mark.parametrize(("power", "true"), [(1.0, 0.0), (2.0, 0.133)])
+def test_the_interval_of_a_calibration_error_is_of_the_error_without_chance(
+    power: float, true: float
+) -> None:
+    """Of a calibrated model it begins at 0, though the estimate does not; of an overconfident one above it."""
+    held = above = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        sure = rng.beta(4, 1, 400)
+        right = rng.random(400) < sure**power
+        columns = zip(sure.tolist(), right.tolist(), strict=True)
+        saved = SavedRows.of([{"confidence": p, "correct": y} for p, y in columns])
+        found = calibrate_predictions(saved).held_out.ece_before
+        assert found.estimate > 0.02
+        held += found.lower <= true <= found.upper
+        above += found.lower > 0.0
+    assert held >= 17
+    assert above >= 15 if power > 1.0 else above <= 3
+
+
 def _was_fitted(calibrator: Any, name: str) -> bool:
     try:
         calibrator.evaluate([0.5], [1], ids=[name])

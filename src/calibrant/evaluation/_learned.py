@@ -31,6 +31,7 @@ from calibrant.heads._head import Head
 from calibrant.heads._tuned import Tuned
 from calibrant.metrics._confidence import (
     auroc_interval,
+    chance_calibration_errors,
     expected_calibration_error,
     resampled_calibration_errors,
 )
@@ -99,7 +100,7 @@ class HeldOutMeasures:
     ece_before, ece_after, brier_before, brier_after : Interval
         Calibration error and Brier score of the confidence as given and as calibrated, with 95 % bootstrap
         intervals. Calibration errors of few rows come out too high, of a calibrated model by about 0.07 on 200 rows and
-        0.03 on 1,000, and so do the ends of their intervals, which can lie above the error without noise.
+        0.03 on 1,000; their intervals are of the error without that noise.
     brier_difference : Interval
         After minus before, paired; below 0 where calibration helps.
     """
@@ -481,21 +482,24 @@ def _measures(
 
 
 def _ece_interval(p: FloatArray, y: FloatArray, n_resamples: int, rng: np.random.Generator) -> Interval:
-    """Return the bootstrap interval of the calibration error over 15 bins of equal width.
+    """Return an interval of the calibration error over 15 bins of equal width.
 
-    Resampling adds noise to every bin, which the error counts as miscalibration: resampled errors come out too
-    high. The percentiles are moved by the median's distance from the estimate, so that they lie around it.
+    Noise in every bin counts as miscalibration: the estimate is too high, and errors of resampled rows are so twice.
+    The upper end is the percentile of resampled errors, moved by their median's distance from the estimate. The lower
+    end is 0 where a calibrated model shows as much by chance, or else as far below the estimate as resampled errors go
+    above it. At 95 % these held the error without noise in 87 to 99 of 100 draws, of 50 to 1,000 rows of calibrated,
+    overconfident and nearly always sure models; percentiles about the estimate in 0 to 96.
     """
     n = len(p)
     estimate = expected_calibration_error(p, y)
     draws = (rng.integers(0, n, size=n) for _ in range(n_resamples))
     values = resampled_calibration_errors(p, y, draws)
-    shares = ((1.0 - _LEVEL) / 2.0, 0.5, (1.0 + _LEVEL) / 2.0)
-    lower, median, upper = np.quantile(values, shares).tolist()
-    moved = estimate - median
-    return Interval(
-        lower=max(0.0, lower + moved), upper=min(1.0, upper + moved), level=_LEVEL, estimate=estimate
-    )
+    shares = (0.5, (1.0 + _LEVEL) / 2.0)
+    median, highest = np.quantile(values, shares).tolist()
+    by_chance = float(np.quantile(chance_calibration_errors(p, n_resamples, rng), shares[-1]))
+    least = 0.0 if estimate <= by_chance else max(0.0, 2.0 * estimate - highest)
+    most = min(1.0, highest + estimate - median)
+    return Interval(lower=least, upper=most, level=_LEVEL, estimate=estimate)
 
 
 @dataclass(frozen=True, kw_only=True)

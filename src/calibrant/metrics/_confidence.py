@@ -109,6 +109,33 @@ def resampled_calibration_errors(
     return np.array(errors)
 
 
+def chance_calibration_errors(
+    confidence: FloatArray, n_draws: int, rng: np.random.Generator, *, n_bins: int = 15
+) -> FloatArray:
+    """Return `expected_calibration_error` of drawn answers that are right as often as their confidence says.
+
+    It is what chance alone shows of a model that is calibrated: about 0.07 on 200 rows, and 0.03 on 1,000.
+
+    Parameters
+    ----------
+    confidence : ndarray of shape (n,)
+        In [0, 1].
+    n_draws : int
+        How often answers are drawn.
+    rng : Generator
+        Draws them.
+    n_bins : int, default 15
+        Bins of equal width.
+    """
+    places = bin_places(confidence, _edges(confidence, n_bins, "uniform"))
+    errors = []
+    for _ in range(n_draws):
+        right = rng.random(len(confidence)) < confidence
+        gap = np.bincount(places, weights=confidence - right)
+        errors.append(np.abs(gap).sum() / len(confidence))
+    return np.array(errors)
+
+
 def _edges(p: FloatArray, n_bins: int, strategy: str) -> FloatArray:
     even = np.linspace(0.0, 1.0, n_bins + 1)
     if strategy == "uniform":
