@@ -80,14 +80,14 @@ def from_run(
 ) -> Tuned:
     """Read the tuned classifier of a run; see `Tuned.from_run`."""
     place = Path(run)
-    if place.is_file() or (place / BUNDLE).exists():
-        got = "a file" if place.is_file() else "a bundle: open it with Tuned.load"
-        raise DataError(f"expected the directory of a run, got {got}.", path=place)
     if isinstance(calibration, str | Path) and not any(Path(calibration).glob("calibrat*.json")):
         raise DataError(
             "expected calibration.json of `calibrant calibrate`, got none.", path=Path(calibration)
         )
     with _damage_named(place):
+        if place.is_file() or (place / BUNDLE).exists():
+            got = "a file" if place.is_file() else "a bundle: open it with Tuned.load"
+            raise DataError(f"expected the directory of a run, got {got}.", path=place)
         return _RunReader(
             place, task, model, place if calibration is None else calibration, texts=texts
         ).tuned()
