@@ -195,7 +195,9 @@ class CascadeBudget(Gate):
     def _let_on(self) -> None:
         while self._queue:
             waiter = self._queue.popleft()
-            waiter.get_loop().call_soon_threadsafe(resolve_waiter, waiter)
+            loop = waiter.get_loop()
+            if not loop.is_closed():  # that of a run that was interrupted is
+                loop.call_soon_threadsafe(resolve_waiter, waiter)
 
     def pay(self, usage: Usage, attempts: int) -> None:
         """Add the usage and the number of calls that were made."""

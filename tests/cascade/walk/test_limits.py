@@ -263,6 +263,21 @@ def test_a_dear_model_is_asked_no_more_than_a_budget_can_pay(build: Build, say: 
     assert built.calls[0] + again.calls[0] == 300
 
 
+def test_a_step_that_waited_in_an_interrupted_run_stops_no_later_one(build: Build) -> None:
+    """A budget outlives the event loop of a run: who waited there is gone."""
+    budget = build("cat", "dog", limits=Limits(max_cost=1.0)).cascade.meter
+
+    async def interrupted() -> None:
+        await budget.begin_step(1)
+        waiting = asyncio.ensure_future(budget.begin_step(1))
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+    asyncio.run(interrupted())
+    budget.end_step(1, cost=0.25)
+    assert asyncio.run(budget.begin_step(1)) == ""
+
+
 def test_a_budget_of_one_model_ends_the_run(build: Build, say: Any) -> None:
     """The budget of one member raises LimitReachedError for the run."""
     built = build(
