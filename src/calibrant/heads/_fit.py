@@ -219,7 +219,7 @@ def _text_groups(truth: IndexArray, texts: Sequence[str] | None) -> IndexArray:
     _, first, key, counts = np.unique(
         near_duplicate_groups(list(labelled)), return_index=True, return_inverse=True, return_counts=True
     )
-    is_frequent = counts[key] > len(texts) / (2 * _FOLDS)
+    is_frequent = counts[key] > len(texts) / _FOLDS  # more than a fold holds
     _, numbers = np.unique(np.where(is_frequent, places, first[key]), return_inverse=True)
     return numbers
 
