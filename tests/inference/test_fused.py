@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibrant.core import ConfigurationError, Field, FieldLabels, LabelSet, LogprobSpace, Outcome, Prediction
-from calibrant.inference import Classifier, RetryPolicy
+from calibrant.inference import AnswerForm, Classifier, ModelAbilities, RetryPolicy
 from calibrant.testing import FakeClient
 from distributions import distribution_of
 from saved_prediction import saved_and_read
@@ -65,6 +65,42 @@ def test_percentages_are_read(stated: object, percent: float) -> None:
     assert found.confidence == pytest.approx(max((percent + 0.5) / 101, 1 / 3))
     assert distribution_of(found).space is LogprobSpace.VERBALISED
     assert np.isfinite(distribution_of(found).logprobs).all()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "cat 33%",
+            "cat 33",
+            "Cat, 33",
+            "cat,33%",
+            "cat 33 per cent",
+            "cat\n\nConfidence: 33",
+            "cat (33/100)",
+        ),
+        *("cat: 0.33", "I am 33 percent sure: cat, 33%", "33% cat", "<think>dog: 20%?</think>cat 33%"),
+        '<think>hm, 20%</think>\n{"category": "cat", "confidence": 33}',
+    ],
+)
+def test_percentages_in_plain_text_are_read(text: str) -> None:
+    """Models that were asked for a label and a percentage in one line leave out signs, and think aloud before it."""
+    message = {"role": "assistant", "content": text}
+    answer = {"choices": [{"finish_reason": "stop", "message": message}]}
+    abilities = ModelAbilities(form=AnswerForm.TEXT, gives_logprobs=False)
+    labels = [*LABELS, "ant"]
+    found = asked(answer, scoring="verbalised", samples=None, labels=labels, abilities=abilities)
+    assert (found.label, found.confidence) == ("cat", pytest.approx(33.5 / 101))
+
+
+@pytest.mark.parametrize("text", ["cat", "cat 33 or 34", "cat 2024", "cat of 3 lives, 9 of 10"])
+def test_numbers_that_are_no_percentage_say_nothing(text: str) -> None:
+    """What is no number, or one of several, counts as a percentage that is missing."""
+    message = {"role": "assistant", "content": text}
+    answer = {"choices": [{"finish_reason": "stop", "message": message}]}
+    abilities = ModelAbilities(form=AnswerForm.TEXT, gives_logprobs=False)
+    found = asked(answer, scoring="verbalised", samples=None, abilities=abilities)
+    assert (found.label, found.confidence) == ("cat", pytest.approx(100.5 / 101))
 
 
 @pytest.mark.parametrize("absurd", [120, -5, "high", True, None, [80], float("nan"), float("inf")])

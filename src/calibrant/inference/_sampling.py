@@ -59,7 +59,10 @@ _TEXT_VARIANTS: Final = (
         "bet on it."
     ),
 )
-_PERCENTAGE: Final = re.compile(r"(?<![\w.,])([0-9]{1,3}(?:[.,][0-9]+)?)\s*(?:%|percent)", re.IGNORECASE)
+_STATED: Final = r"(?<![\w.])(?<![0-9],)([0-9]{1,3}(?:[.,][0-9]+)?)"
+_PERCENTAGE: Final = re.compile(_STATED + r"\s*(?:%|per ?cent)", re.IGNORECASE)
+_BARE_NUMBER: Final = re.compile(_STATED + r"(?:\s*/\s*100)?(?!\w)")
+_THOUGHT_END: Final = "</think>"
 # In longer sets the schema alone has another order: the labels in every prompt would cost more than they tell.
 _LABELS_NAMED: Final = 30
 _NUMBER: Final = re.compile(r"\s*([0-9]+(?:[.,][0-9]+)?)\s*(%?)\s*")
@@ -414,7 +417,7 @@ class Fused(Sampling):
 
     def _weights(self, answers: Sequence[Prediction]) -> list[float]:
         """Return the stated confidences, the missing ones replaced by the mean of the others."""
-        stated = [stated_confidence(answer.text or "") for answer in answers]
+        stated = [stated_confidence(answer.text or "", answer.label or "") for answer in answers]
         known = [confidence for confidence in stated if confidence is not None]
         mean = sum(known) / len(known) if known else 100.5 / 101.0
         return [mean if confidence is None else confidence for confidence in stated]
@@ -444,22 +447,22 @@ class Fused(Sampling):
         return {**super().describe(), "scoring": self.space.value, "variants": _VERSION}
 
 
-def stated_confidence(text: str) -> float | None:
+def stated_confidence(text: str, label: str) -> float | None:
     """Return the percentage stated in an answer as a probability inside (0, 1); None if there is none.
 
     Parameters
     ----------
     text : str
         The answer: a JSON object with the field ``confidence``, or ``confidence_percent`` where that is taken; or plain
-        text with one percentage.
+        text with one percentage, or one number, behind the label. What stands before ``</think>`` is left out.
+    label : str
+        The answer's label.
     """
-    value: object = None
-    percentages = _PERCENTAGE.findall(text)
-    if len(percentages) == 1:
-        value = f"{percentages[0]} %"
+    said = text.rpartition(_THOUGHT_END)[2]
+    value: object = _number_behind(said, label)
     for name in _NAMES:  # the last one counts
         with suppress(UnparsedError):
-            value = field_value(text, name)
+            value = field_value(said, name)
     is_fraction = isinstance(value, float)
     sign = ""
     if isinstance(value, str):
@@ -474,6 +477,19 @@ def stated_confidence(text: str) -> float | None:
     percent = value * 100.0 if is_fraction and not sign and value <= 1.0 else float(value)
     if 0.0 <= percent <= 100.0:
         return (percent + 0.5) / 101.0
+    return None
+
+
+def _number_behind(said: str, label: str) -> str | None:
+    """Return the only percentage, or else the only number behind the label, in an answer in plain text."""
+    behind = said.casefold().rpartition(label.casefold())[2]
+    percentages = _PERCENTAGE.findall(behind) or _PERCENTAGE.findall(said)
+    if len(percentages) == 1:
+        return f"{percentages[0]} %"
+    numbers = _BARE_NUMBER.findall(behind)
+    is_text = not set(said) & set('{}"')
+    if len(numbers) == 1 and is_text and not percentages:
+        return str(numbers[0])
     return None
 
 
