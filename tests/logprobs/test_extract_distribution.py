@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -379,6 +380,27 @@ def test_other_case_counts_for_its_label() -> None:
     value = [("world", 0.6, {"world": 0.6, "World": 0.3, "Sports": 0.1}), *sure('"}')]
     found = category(value, '{"category": "world"}', ("World", "Sports"))
     assert found.probabilities == pytest.approx([0.9, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("labels", "spelled"),
+    [
+        (("world", "sports"), ("World", "Sports")),
+        (("world news", "sports news"), ("World News", "Sports News")),
+        (("world news", "sports news"), ("World news", "Sports news")),
+        (("world", "sports"), ("WORLD", "SPORTS")),
+        (("World", "Sports"), ("world", "sports")),
+    ],
+)
+def test_other_labels_are_known_in_the_case_of_the_answer(
+    labels: tuple[str, str], spelled: tuple[str, str]
+) -> None:
+    """A model that capitalises its answer would have capitalised the other labels, too."""
+    own, other = spelled
+    value = [(own, 0.55, {own: 0.55, other: 0.45}), *sure('"}')]
+    found = category(value, json.dumps({"category": own}), labels)
+    assert found.probabilities == pytest.approx([0.55, 0.45])
+    assert found.label_mass == pytest.approx(1.0)
 
 
 def test_illegal_answers_leave_mass_on_no_label() -> None:

@@ -246,12 +246,27 @@ def _may_continue(rest: bytes, pending: bytes) -> bool:
 
 @lru_cache(maxsize=256)
 def trie_for(labels: tuple[str, ...], emitted: str) -> LabelTrie:
-    """Return the trie of `labels`, with `emitted` as an alias if it is a label in another case."""
+    """Return the trie of `labels`, with `emitted` as an alias if it is a label in another case.
+
+    A model that capitalises one label would have capitalised the others: they get the same aliases.
+    """
     trie, label_set = _plain_trie(labels)
     canonical = label_set.canonical(emitted)
     if canonical is None or canonical == emitted:
         return trie
-    return LabelTrie(labels, ((emitted, labels.index(canonical)),))
+    word = emitted.strip()
+    before, _, behind = emitted.partition(word)
+    aliases = {emitted: labels.index(canonical)}
+    for spelled in (str, _capitalised, str.capitalize, str.title, str.upper, str.lower):
+        if spelled(canonical) == word:
+            for position, label in enumerate(labels):
+                aliases.setdefault(before + spelled(label) + behind, position)
+    return LabelTrie(labels, tuple((alias, at) for alias, at in aliases.items() if alias not in labels))
+
+
+def _capitalised(label: str) -> str:
+    """Return the label with a capital at its begin, the rest as it is."""
+    return label[:1].upper() + label[1:]
 
 
 @lru_cache(maxsize=64)
