@@ -50,6 +50,8 @@ DEFAULT_TOLERANCE: Final = 0.2
 _T = TypeVar("_T")
 # Options that cannot change an answer.
 _NOT_IN_KEY: Final = frozenset({"api_key", "timeout"})
+# Answers to one text that may lack log-probabilities before the next one is kept as it is.
+_MOST_SILENT: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -590,8 +592,8 @@ class Decoding(Method):
             and self.reader.space_of(response) is not LogprobSpace.NONE
             and not self.reader.is_unaligned(response, prediction)
         )
-        again = any(earlier.model == prediction.model for earlier in silent)
-        if wants_evidence and self._lacks_logprobs(prediction, response, again=again):
+        before = sum(earlier.model == prediction.model for earlier in silent)
+        if wants_evidence and self._lacks_logprobs(prediction, response, before=before):
             silent.append(prediction)
             error = ProviderError(
                 "the answer has no log-probabilities.", provider=self.client.name, retryable=True
@@ -599,17 +601,20 @@ class Decoding(Method):
             error.calls = prediction.attempts
             raise error
 
-    def _lacks_logprobs(self, prediction: Prediction, response: object, *, again: bool) -> bool:
-        """Record an answer; return True if a retry may bring its missing log-probabilities."""
+    def _lacks_logprobs(self, prediction: Prediction, response: object, *, before: int) -> bool:
+        """Record an answer; return True if a retry may bring its missing log-probabilities.
+
+        A server that left them out of so many answers `before` this one leaves them out for the text.
+        """
         if prediction.confidence is not None:
             self._gives_logprobs[prediction.model] = self._any_logprobs = True
             return False
         if not self._any_logprobs:
             completion = read_completion(response)
             self._any_logprobs = completion.tokens is not None or bool(completion.evidence_problem)
-        if again:
+        if before:
             self._gives_logprobs.setdefault(prediction.model, False)
-        return self._gives_logprobs.get(prediction.model, True)
+        return before < _MOST_SILENT and self._gives_logprobs.get(prediction.model, True)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the settings of the reader, for cache keys."""
