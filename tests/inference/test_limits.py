@@ -352,6 +352,21 @@ def test_cost_budget_needs_prices() -> None:
     assert len(client.requests) == 1
 
 
+@pytest.mark.parametrize("budget", [{"max_cost": 1.0}, {"max_tokens": 50}])
+def test_budgets_need_answers_that_name_their_tokens(budget: dict[str, Any]) -> None:
+    """Answers without usage were paid for: a budget that cannot be kept ends the run after the first of them."""
+
+    class Silent(FakeClient):
+        async def complete(self, request: Any) -> object:
+            found: Any = await super().complete(request)
+            return {name: value for name, value in dict(found).items() if name != "usage"}
+
+    client = Silent(LABELS, {}, default="cat")
+    with pytest.raises(LimitReachedError, match="do not say how many tokens"):
+        classifier(client, limits=Limits(**budget)).classify_many(["a", "b", "c"])
+    assert len(client.requests) == 1
+
+
 def test_stop_finishes_rows_in_flight() -> None:
     """A stop delivers every row that was begun, in order."""
     client, stop, rows = FakeClient(LABELS, {}, default="cat", latency=0.005), Stop(), []

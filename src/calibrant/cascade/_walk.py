@@ -199,20 +199,21 @@ class CascadeBudget(Gate):
             if not loop.is_closed():  # that of a run that was interrupted is
                 loop.call_soon_threadsafe(resolve_waiter, waiter)
 
-    def pay(self, usage: Usage, attempts: int) -> None:
+    def pay(self, usage: Usage, attempts: int, *, is_answered: bool) -> None:
         """Add the usage and the number of calls that were made."""
-        self.charge(usage)
+        self.charge(usage, is_answered=is_answered)
         with self._lock:
             self.requests += attempts
 
-    def finish_row(self, usage: Usage) -> None:  # noqa: ARG002  (paid already)
+    def finish_row(self, usage: Usage, *, is_answered: bool) -> None:  # noqa: ARG002  (paid already)
         """Count a finished row; `pay` has already added the usage of its calls."""
         with self._lock:
             self.rows += 1
 
     def used_up(self, under_way: int, *, calls: bool = True) -> str:
         """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""
-        if self.limits.max_cost is not None and self.unpriced and not self.has_unpriced_vectors:
+        is_unpriced = self.unpriced and not (self.uncounted or self.has_unpriced_vectors)
+        if self.limits.max_cost is not None and is_unpriced:
             return (
                 "No price is known for a model of this cascade, so max_cost cannot be kept: set input_cost_per_token "
                 "and output_cost_per_token among the model's options, give cost=0 where it is free, or leave "
@@ -622,7 +623,8 @@ class Walk:
         """Ask one model and assess its answer; return True if no further model is asked."""
         member = self.members[position]
         answer = await self._ask(row, position, query)
-        usage = self._pay(row, member, answer.usage, answer.attempts)
+        is_answered = answer.outcome is not Outcome.ERROR
+        usage = self._pay(row, member, answer.usage, answer.attempts, is_answered=is_answered)
         if answer.outcome is not Outcome.OK:
             row.steps.append(_step_of(member, Verdict.FAILED, answer, usage))
             # A failure never takes the place of an answer, unless it ends the row.
@@ -743,17 +745,26 @@ class Walk:
             member.classifier.head, needs=needs, charge=partial(self._charge, own), waits=False
         )
 
-    def _pay(self, row: _RowState, member: CascadeMember, usage: Usage, attempts: int) -> Usage:
+    def _pay(
+        self,
+        row: _RowState,
+        member: CascadeMember,
+        usage: Usage,
+        attempts: int,
+        *,
+        is_answered: bool = False,
+    ) -> Usage:
         """Add calls to the budget meter; return their usage, with cost 0 if the model is free or runs here."""
         paid = usage
+        is_answered = is_answered and attempts > 0
         if usage.cost is None:
             if member.free or member.classifier.in_process:
                 paid = replace(usage, cost=0.0)
-            elif usage.prompt_tokens or usage.completion_tokens:
+            elif is_answered or usage.prompt_tokens or usage.completion_tokens:
                 row.unpriced = member.label
         # An answer from a journal made no attempts, and is not paid again.
         if attempts:
-            self.budget.pay(paid, attempts)
+            self.budget.pay(paid, attempts, is_answered=is_answered)
         return paid
 
     @staticmethod

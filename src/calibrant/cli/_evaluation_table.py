@@ -171,10 +171,10 @@ def effort_line(result: evaluation.EvaluationResult, *, is_free: bool) -> str:
         without += metrics.cascade.rows - max(asked, default=0)
     elif any(name.startswith(STUDENT) for name in metrics.models):
         calls, without = 0, metrics.answered  # by a student, which is no call
-    return (
-        f"{counted(calls, 'call')}, {counted(without, 'row')} without a call, "
-        f"{metrics.prompt_tokens:,} + {metrics.completion_tokens:,} tokens{cost}{speed}"
-    )
+    tokens = f"{metrics.prompt_tokens:,} + {metrics.completion_tokens:,} tokens"
+    if calls > 0 and not is_free and metrics.prompt_tokens + metrics.completion_tokens == 0:
+        tokens = "no tokens reported"
+    return f"{counted(calls, 'call')}, {counted(without, 'row')} without a call, {tokens}{cost}{speed}"
 
 
 def _student_calls(found: CascadeMetrics) -> int:

@@ -110,6 +110,8 @@ class CallMeter(Protocol):
         US dollars they took, as far as prices are known.
     unpriced : int
         Rows whose price is not known.
+    uncounted : int
+        Rows that were answered without a word on their tokens.
     on_pause : callable or None
         Called, from whatever thread, when the provider wants no further call for a while.
     """
@@ -124,6 +126,7 @@ class CallMeter(Protocol):
     tokens: int
     cost: float
     unpriced: int
+    uncounted: int
     on_pause: Callable[[], None] | None
 
     @property

@@ -28,6 +28,8 @@ class Spending(NamedTuple):
         US dollars, as far as prices are known.
     unpriced : int
         Rows of unknown price.
+    uncounted : int
+        Rows that were answered without a word on their tokens.
     """
 
     rows: int
@@ -35,6 +37,7 @@ class Spending(NamedTuple):
     tokens: int
     cost: float
     unpriced: int
+    uncounted: int = 0
 
     def since(self, then: Spending) -> Spending:
         """Return the amounts spent since the state `then`."""
@@ -110,6 +113,7 @@ class BudgetLedger:
         gate.tokens += spent.tokens
         gate.cost += spent.cost
         gate.unpriced += spent.unpriced
+        gate.uncounted += spent.uncounted
 
     @property
     def _has_budget(self) -> bool:

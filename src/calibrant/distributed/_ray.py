@@ -270,7 +270,7 @@ class Worker:
 
     def _spent(self) -> Spending:
         gate = self._predictor.meter
-        return Spending(gate.rows, gate.requests, gate.tokens, gate.cost, gate.unpriced)
+        return Spending(gate.rows, gate.requests, gate.tokens, gate.cost, gate.unpriced, gate.uncounted)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -714,7 +714,8 @@ class Tally:
         # A cascade's models have prices of their own, and the row has the sum of those that are known. Where the cache
         # had the first models' answers, only the others are paid now.
         steps: list[Record] = [
-            {**step["usage"], "attempts": step["attempts"]} for step in row.get("steps") or ()
+            {**step["usage"], "attempts": step["attempts"], "outcome": step["verdict"]}
+            for step in row.get("steps") or ()
         ]
         cached = [step for step in steps if step["attempts"] == 0]
         self.prompt_tokens += row["prompt_tokens"] - sum(step["prompt_tokens"] for step in cached)
@@ -948,8 +949,9 @@ class _AheadCounts:
 
 def _is_unpriced(part: Record) -> bool:
     """Return True for a row or a step of one whose calls have no known price."""
+    is_answered = part["outcome"] not in {Outcome.ERROR.value, "failed"}
     tokens = part["prompt_tokens"] + part["completion_tokens"]
-    return bool(part["cost"] is None and tokens > 0 and part["attempts"] > 0)
+    return bool(part["cost"] is None and (is_answered or tokens > 0) and part["attempts"] > 0)
 
 
 def error_kind(reason: str) -> str:

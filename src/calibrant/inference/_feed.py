@@ -255,7 +255,8 @@ class Runner:
                     status=error.status,
                 )
             prediction = prediction.with_effort(latency_seconds=time.perf_counter() - start)
-            self.gate.finish_row(prediction.usage)
+            is_answered = prediction.attempts > 0 and prediction.outcome is not Outcome.ERROR
+            self.gate.finish_row(prediction.usage, is_answered=is_answered)
             if self.journal is not None and model.is_final(prediction):
                 self.journal.put(row.key, prediction)
             future.set_result(prediction)

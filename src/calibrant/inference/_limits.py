@@ -29,6 +29,10 @@ _MINUTE: Final = 60.0
 _TRIES: Final = 3
 # An allowance that comes back later than this is not waited for: the provider may as well say 429.
 LONGEST_PAUSE: Final = 60.0
+_UNCOUNTED: Final = (
+    "The answers do not say how many tokens they took, so {name} cannot be kept: leave it out, and ask few rows at "
+    "first (--max-rows, max_requests)"
+)
 
 
 class Bucket:
@@ -99,6 +103,8 @@ class Gate:
         US dollars they took, as far as prices are known.
     unpriced : int
         Rows whose price is not known.
+    uncounted : int
+        Rows that were answered without a word on their tokens.
     is_free : bool
         True if no call costs anything, as the model runs in this process.
     vectors : Usage
@@ -129,7 +135,7 @@ class Gate:
         self.on_pause: Callable[[], None] | None = None
         self.allowed = float(self.concurrency)
         self.requests = self.successes = self.failures = 0
-        self.rows = self.tokens = self.unpriced = 0
+        self.rows = self.tokens = self.unpriced = self.uncounted = 0
         self.is_free = False
         self.cost = 0.0
         self.vectors = Usage()
@@ -271,18 +277,22 @@ class Gate:
         """True if no call ever succeeded and at least three failed per call allowed in flight."""
         return not self.successes and self.failures >= _TRIES * self.concurrency
 
-    def finish_row(self, usage: Usage) -> None:
-        """Count a finished row, and add the usage of its calls to the totals."""
-        self.charge(usage, rows=1)
+    def finish_row(self, usage: Usage, *, is_answered: bool) -> None:
+        """Count a finished row, which a model answered or failed to answer, and add the usage of its calls."""
+        self.charge(usage, rows=1, is_answered=is_answered)
 
-    def charge(self, usage: Usage, *, rows: int = 0) -> None:
-        """Add the usage of calls to the totals, and the number of rows that they finished."""
+    def charge(self, usage: Usage, *, rows: int = 0, is_answered: bool = False) -> None:
+        """Add the usage of calls to the totals, and the number of rows that they finished.
+
+        An answer was paid for even where nothing is said of its tokens.
+        """
         tokens = usage.prompt_tokens + usage.completion_tokens
         with self._lock:
             self.rows += rows
             self.tokens += tokens
             self.cost += usage.cost or 0.0
-            self.unpriced += usage.cost is None and tokens > 0 and not self.is_free
+            self.uncounted += is_answered and tokens == 0
+            self.unpriced += usage.cost is None and (is_answered or tokens > 0) and not self.is_free
             if _TOKENS in self._buckets:
                 self._buckets[_TOKENS].take(tokens)
 
@@ -316,16 +326,9 @@ class Gate:
             return ""
         limits = self.limits
         share = 1.0 + under_way / max(1, self.rows)
-        if limits.max_cost is not None and self.has_unpriced_vectors:
-            return (
-                "No price is known for the embedding model, so max_cost cannot be kept: leave max_cost out, or learn "
-                "the head without vectors of the texts (embeddings=False or --no-embeddings)"
-            )
-        if limits.max_cost is not None and self.unpriced:
-            return (
-                "No price is known for this model, so max_cost cannot be kept: set input_cost_per_token and "
-                "output_cost_per_token among the model's options, or leave max_cost out"
-            )
+        unknown = self._unknown_amount()
+        if unknown:
+            return unknown
         for name, budget, used, unit in (
             ("max_requests", limits.max_requests, float(self.requests), "call"),
             ("max_tokens", limits.max_tokens, self.tokens * share, "token"),
@@ -334,6 +337,25 @@ class Gate:
             if budget is not None and used >= budget and (calls or name != "max_requests"):
                 return f"The budget {name} of {counted(budget, unit)} is used up"
         return ""
+
+    def _unknown_amount(self) -> str:
+        """Return a message if a budget is of something that nobody counts; otherwise an empty text."""
+        limits = self.limits
+        if limits.max_cost is not None and self.has_unpriced_vectors:
+            return (
+                "No price is known for the embedding model, so max_cost cannot be kept: leave max_cost out, or learn "
+                "the head without vectors of the texts (embeddings=False or --no-embeddings)"
+            )
+        if limits.max_tokens is not None and self.uncounted:
+            return _UNCOUNTED.format(name="max_tokens")
+        if limits.max_cost is None or not self.unpriced:
+            return ""
+        if self.uncounted:
+            return _UNCOUNTED.format(name="max_cost")
+        return (
+            "No price is known for this model, so max_cost cannot be kept: set input_cost_per_token and "
+            "output_cost_per_token among the model's options, or leave max_cost out"
+        )
 
 
 def resolve_waiter(waiter: asyncio.Future[None]) -> None:

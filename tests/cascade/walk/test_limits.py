@@ -292,7 +292,7 @@ def test_a_budget_of_one_model_ends_the_run(build: Build, say: Any) -> None:
 
 def test_unknown_prices_end_runs_with_budgets(build: Build, say: Any) -> None:
     """Under a budget a model without a price raises LimitReachedError with advice."""
-    answers = say("cat", 0.6, tokens=5), say("dog", 0.9, cost=1.0)
+    answers = say("cat", 0.6, tokens=5), say("dog", 0.9, tokens=5, cost=1.0)
     built = build(*answers, limits=Limits(concurrency=1, max_cost=100.0))
     with pytest.raises(LimitReachedError, match="give cost=0 where it is free"):
         built.cascade.classify_many(["a", "b", "c"])
@@ -361,9 +361,9 @@ def test_member_budgets_count_rows_under_way(build: Build) -> None:
     """The budget of a member counts the expected cost of the rows that will reach it."""
     cascade = build("cat", classifiers=[{"limits": Limits(max_cost=3.0)}]).cascade
     (gate,) = cascade.gates
-    gate.finish_row(Usage(cost=1.0))
+    gate.finish_row(Usage(cost=1.0), is_answered=True)
     for _ in range(2):
-        cascade.meter.finish_row(Usage())
+        cascade.meter.finish_row(Usage(), is_answered=True)
     assert cascade.meter.used_up(2) == ""
     assert "max_cost of 3" in cascade.meter.used_up(4)
 
@@ -438,6 +438,23 @@ def test_rows_of_an_embedded_model_have_a_price(say: Any, price: float | None, u
     texts = ("easy", "easier", "easiest", "hard")
     found = BatchEvaluator(cascade).evaluate([Example(input=text, answer="cat") for text in texts])
     assert (found.metrics.unpriced_rows, found.metrics.cost) == (unpriced, price or 0.0)
+
+
+def test_a_cascade_needs_answers_that_name_their_tokens() -> None:
+    """A budget in dollars ends a cascade after the first answer that does not say what it took."""
+
+    class Silent(FakeClient):
+        async def complete(self, request: Any) -> object:
+            found: Any = await super().complete(request)
+            return {name: value for name, value in dict(found).items() if name != "usage"}
+
+    client = Silent(["cat", "dog"], {}, default=("cat", 0.9))
+    classifier = Classifier(model=client, labels=["cat", "dog"], field="category")
+    models = [CascadeModel(classifier=classifier, name=name) for name in ("a", "b")]
+    cascade = Cascade(models, method="label_probability", threshold=0.8, limits=Limits(max_cost=1.0))
+    with pytest.raises(LimitReachedError, match="do not say how many tokens"):
+        cascade.classify_many(["t", "u", "v"])
+    assert len(client.requests) == 1
 
 
 def test_embedded_models_limit_rows_in_flight() -> None:
