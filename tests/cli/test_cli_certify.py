@@ -217,6 +217,37 @@ def test_promises_on_the_same_rows_add_up(tmp_path: Path) -> None:
     assert "With that probability all promises asked of these rows hold." in shown
 
 
+def test_promises_about_other_labels_of_the_same_rows_add_up(tmp_path: Path) -> None:
+    """What is promised of another model's labels is another promise, even where both are equally sure of each row."""
+    deltas = []
+    for number, label in enumerate(("cat", "dog")):
+        rows = [
+            {
+                "input": f"sure text {place}",
+                "label": label if place % 9 == 0 else "cat",
+                "answer": None,
+                "confidence": 0.9,
+            }
+            for place in range(120)
+        ]
+        source = write_rows(tmp_path / f"{number}.jsonl", rows)
+        words = (
+            *("--ask", by_command(tmp_path), "--out", tmp_path / f"out{number}"),
+            *("--target", "0.7", "--budget", "70", "--json"),
+        )
+        deltas.append(json_of(run(source, *words))["delta"])
+    assert deltas == pytest.approx([0.1, 0.2])
+
+
+def test_a_file_of_labels_has_another_confidence_than_its_promise(tmp_path: Path) -> None:
+    """A threshold names the file whose confidences it is of, where labels beside it may hold calibrated ones."""
+    source = predictions(tmp_path).rename(tmp_path / "predictions.jsonl")
+    words = (source, "--ask", by_command(tmp_path), "--out", tmp_path / "out", *TARGET, "--budget", "70")
+    assert " in predictions.jsonl" not in done(run(*words)).stdout
+    (tmp_path / "labels.csv").write_text("input,label,confidence\n")
+    assert "from a confidence of 0.6 on in predictions.jsonl;" in done(run(*words)).stdout
+
+
 def test_a_command_that_prints_no_label_is_named(tmp_path: Path) -> None:
     """An answer that is none of the labels is said of the command that gave it, not of the predictions."""
     ask = by_command(tmp_path, "print('cow')")

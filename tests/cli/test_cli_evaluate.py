@@ -233,6 +233,13 @@ def test_a_metric_below_its_bound_is_exit_code_3(write_task: WriteTask, fake: Fa
     assert len(client.requests) == asked
 
 
+def test_a_model_that_is_gone_is_no_worse_model(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Where nothing was answered the command exits with 1, whatever --fail-under asks for."""
+    fake(lambda _text: ProviderError("connection refused", provider="p"))
+    task = write_task(test=animals(4))
+    assert run(task, "--out", tmp_path / "a", "--fail-under", "accuracy=0.1").exit_code == 1
+
+
 def test_a_deadline_exits_with_1(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """A deadline exits with 1 and prints the metrics so far; the next run answers the other rows."""
     client = fake(latency=0.05)

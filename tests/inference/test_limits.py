@@ -328,6 +328,17 @@ def test_budget_ends_the_run_in_time(budget: dict[str, Any], message: str) -> No
     assert 3 <= len(client.requests) <= 8
 
 
+@pytest.mark.parametrize("budget", [{"max_requests": 20}, {"max_tokens": 500}])
+@pytest.mark.parametrize("scoring", ["decode", "sampled"])
+def test_budgets_wait_for_what_a_row_takes(budget: dict[str, Any], scoring: str) -> None:
+    """Where a row takes several calls, no more rows are begun than the budget pays: 500 tokens are 20 calls."""
+    client = _Priced(LABELS, {}, default="cat", latency=0.001)
+    made = classifier(client, limits=Limits(concurrency=50, **budget), scoring=scoring)
+    with pytest.raises(LimitReachedError, match="is used up"):
+        made.classify_many([str(number) for number in range(100)])
+    assert 15 <= len(client.requests) <= 30
+
+
 def test_cost_budget_waits_for_a_price() -> None:
     """The first row runs alone to find out what a row costs, and no more rows than are finished go on together."""
     client = _Priced(LABELS, {}, default="cat", latency=0.005)

@@ -724,7 +724,7 @@ def test_the_command_fails_with_the_file_and_line(write_run: WriteRun, tmp_path:
     directory = write_run(b"{}\n")
     done = CliRunner().invoke(app, ["report", str(directory)])
     assert done.exit_code == 2
-    assert "predictions.jsonl:1: expected correct, or label and answer" in done.stderr
+    assert "predictions.jsonl:1: expected label, and answer where" in done.stderr
     (directory / "predictions.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
     done = CliRunner().invoke(app, ["report", str(directory), "--out", str(tmp_path / "no" / "r.html")])
     assert done.exit_code == 2

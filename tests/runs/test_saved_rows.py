@@ -155,13 +155,21 @@ def test_a_plain_file_needs_little(tmp_path: Path) -> None:
     assert [row.label for row in found.rows([1])] == ["dog"]
 
 
+def test_a_file_without_true_labels_needs_no_column_for_them(tmp_path: Path) -> None:
+    """Where no true label is known, as before they are asked for, the column may be left out."""
+    data = tmp_path / "labels.csv"
+    data.write_text("input,label,confidence\na,cat,0.9\nb,dog,0.8\n")
+    found = SavedRows.load(data)
+    assert (found.correct.tolist(), found.answers) == ([-1, -1], (None, None))
+
+
 def test_rows_in_memory_travel() -> None:
     """Rows in memory are checked like those of a file, and can be pickled."""
     saved = SavedRows.of([{"correct": True, "input": "a"}, {"correct": False, "input": "b"}], name="mine")
     copied = pickle.loads(pickle.dumps(saved))  # noqa: S301 (our own bytes)
     assert (copied.name, copied.inputs, copied.correct.tolist()) == ("mine", ("a", "b"), [1, 0])
-    with pytest.raises(DataError, match=r"mine:2: expected correct, or label and answer"):
-        SavedRows.of([{"correct": True}, {"label": "cat"}], name="mine")
+    with pytest.raises(DataError, match=r"mine:2: expected label, and answer where"):
+        SavedRows.of([{"correct": True}, {"input": "cat"}], name="mine")
     with pytest.raises(DataError, match="expected at least one row, got none"):
         SavedRows.of([])
 
@@ -193,7 +201,7 @@ def test_broken_lines_are_located(tmp_path: Path, broken: bytes) -> None:
     [
         ('{"correct": true', "expected one JSON object per line"),
         ({"correct": True, "confidence": 1.1}, "confidence to be a probability in [0, 1] or null, got 1.1"),
-        ({"label": "cat"}, "expected correct, or label and answer"),
+        ({"input": "cat"}, "expected label, and answer where"),
         ({"correct": True, "index": 0}, "expected every index once, got 0 again"),
     ],
 )
@@ -251,8 +259,8 @@ def test_rounding_is_forgiven() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({}, "expected correct, or label and answer"),
-        ({"label": "cat"}, "answer, which may be empty where it is not known, got only 'label'"),
+        ({}, "expected label, and answer where"),
+        ({"answer": "cat"}, "answer where the true one is known, or correct, got only 'answer'"),
         ({"correct": "perhaps"}, "correct to be true, false or null, got 'perhaps'"),
         ({"correct": True, "index": None}, "index to be a whole number from 0, got None"),
         ({"correct": True, "index": True}, "index to be a whole number from 0, got True"),

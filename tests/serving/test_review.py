@@ -541,6 +541,22 @@ def test_a_promise_that_loses_its_answers_is_taken_back_on_disk(tmp_path: Path) 
     assert "accepted" not in (out / "decisions.csv").read_text()
 
 
+def test_a_corrected_answer_is_corrected_in_the_promise(tmp_path: Path) -> None:
+    """The files of a promise hold the last answer to a row, whatever it replaces."""
+    rows = write_rows(tmp_path / "sure.jsonl", rows_of(200))
+    out = tmp_path / "out"
+    with Review.opened(rows, out) as review:
+        review.certify(target=0.9, budget=100)
+        row = review.promise()["wanted"][0]  # type: ignore[index]
+        for answer, n_right in (("dog", 0), ("owl", 0), ("cat", 1)):
+            review.decide(row, answer)
+            review.promise()
+            with (out / "decisions.csv").open(newline="") as file:
+                labels = {int(line["index"]): line["label"] for line in csv.DictReader(file)}
+            assert labels[row] == answer
+            assert json.loads((out / "certificate.json").read_text())["labels_right"] == n_right
+
+
 def test_half_a_surrogate_pair_is_no_obstacle(tmp_path: Path) -> None:
     """Such a text is shown, answered and written with a question mark in its place."""
     source = tmp_path / "p.jsonl"

@@ -205,10 +205,9 @@ class CascadeBudget(Gate):
         with self._lock:
             self.requests += attempts
 
-    def finish_row(self, usage: Usage, *, is_answered: bool) -> None:  # noqa: ARG002  (paid already)
+    def finish_row(self, usage: Usage, *, calls: int, is_answered: bool) -> None:  # noqa: ARG002  (paid already)
         """Count a finished row; `pay` has already added the usage of its calls."""
-        with self._lock:
-            self.rows += 1
+        super().finish_row(Usage(), calls=calls, is_answered=False)
 
     def used_up(self, under_way: int, *, calls: bool = True) -> str:
         """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 # Statuses of the client's fault, but those about the moment. Saved rows hold a failure as words alone.
 _STATUS: Final = re.compile(r"\b4\d\d\b")
+_TOO_MANY: Final = 429
 _PASSING: Final = frozenset({408, 409, 425, 429})
 _ENGINES: Final = ("local", "ray")
 TEST: Final = "test"  # the split of evaluations that name none
@@ -448,17 +449,27 @@ def exit_as(result: evaluation.EvaluationResult, gates: Mapping[str, float], *, 
         say(f"stopped ({metrics.stopped}): {rows} saved; {again} to go on.")
         raise SystemExit(INTERRUPTED if stop.reason == ENDED_BY_SIGNAL else FAILED)
     say_troubles(metrics)
+    if metrics.answered == 0:
+        raise SystemExit(FAILED)
     values = {name: GATES[name](metrics) for name in gates}
     below = [
-        f"{name} is {'unknown' if value is None else f'{value:.4f}'}, below {gates[name]:g}"
+        f"{name} is {_digits(value, gates[name])}, below {gates[name]:g}"
         for name, value in values.items()
         if value is None or value < gates[name]
     ]
     if below:
         say(f"--fail-under: {'; '.join(below)}.")
         raise SystemExit(GATE_FAILED)
-    if metrics.answered == 0 or metrics.has_hardly_any_label:
+    if metrics.has_hardly_any_label:
         raise SystemExit(FAILED)
+
+
+def _digits(value: float | None, gate: float) -> str:
+    """Return a value below a gate with four decimals, or as many as show that it is below."""
+    if value is None:
+        return "unknown"
+    shown = f"{value:.4f}"
+    return shown if float(shown) < gate else repr(value)
 
 
 def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
@@ -483,6 +494,9 @@ def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
     if failed:
         found = "a transport error"
         advice = f"run the same command again to ask {'it' if failed == 1 else 'them'} again"
+        if any(str(_TOO_MANY) in kind for kind in metrics.errors):
+            found = "a refusal for now (too many calls, or no credit), or a transport error"
+            advice += ", once the server takes calls: predictions.jsonl says what it waits for"
         if any(kind.startswith("broken response") for kind in metrics.errors):
             found += " or an empty or broken answer"
             advice += ", or calibrant doctor to examine the server"
@@ -514,7 +528,7 @@ def is_refused(reason: str) -> bool:
 
 def unreadable_text(count: int, examples: Sequence[str]) -> str:
     """Return the lines that say how many answers could not be read, and show some of them."""
+    if not examples:  # a text that is too long has no answer either
+        return f"{counted(count, 'row')} got no answer that is a label; predictions.jsonl says why."
     head = f"{counted(count, 'answer')} could not be read as a label"
-    if not examples:
-        return f"{head}; predictions.jsonl says why."
     return "\n".join([f"{head}. Instead the model wrote, for example:", *(f"  {one}" for one in examples)])

@@ -80,6 +80,11 @@ class Limits:
             if not is_number(value) or value <= 0:
                 raise ConfigurationError(f"Expected {field.name} to be a number above 0, got {value!r}.")
 
+    @property
+    def has_budget(self) -> bool:
+        """True if calls, tokens or cost are limited."""
+        return (self.max_requests, self.max_tokens, self.max_cost) != (None, None, None)
+
 
 class Pace(Protocol):
     """Token bucket of a rate limit, or the share of one process in it."""

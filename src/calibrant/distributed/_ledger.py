@@ -96,7 +96,9 @@ class BudgetLedger:
         if refused:
             self._closed = self._closed or refused
             return Loan(0, refused)
-        if self._has_budget:  # few settled rows tell little about the price of others, and none nothing
+        if (
+            self._gate.limits.has_budget
+        ):  # few settled rows tell little about the price of others, and none nothing
             rows = min(rows, max(1, self._gate.rows - self._lent))
         while rows > 1 and self._refusal_reason(self._lent + self._parts * rows):
             rows //= 2
@@ -114,11 +116,6 @@ class BudgetLedger:
         gate.cost += spent.cost
         gate.unpriced += spent.unpriced
         gate.uncounted += spent.uncounted
-
-    @property
-    def _has_budget(self) -> bool:
-        limits = self._gate.limits
-        return not limits.max_requests is limits.max_tokens is limits.max_cost is None
 
     def _refusal_reason(self, under_way: int) -> str:
         """Return the budget that `under_way` more rows would exceed at the mean price, or an empty text."""

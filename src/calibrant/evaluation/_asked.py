@@ -32,7 +32,7 @@ from calibrant.core._rows import read_rows
 from calibrant.core._structures import CompositeLabels
 from calibrant.core._table_files import CsvSpelling, csv_spelling
 from calibrant.evaluation._looks import counted_promise
-from calibrant.runs._directory import hold_lock, make_folder, unwritable, write_json
+from calibrant.runs._directory import PREDICTIONS, hold_lock, make_folder, unwritable, write_json
 from calibrant.runs._rows import SavedRows
 
 CERTIFICATE: Final = "certificate.json"
@@ -401,10 +401,17 @@ class AskedRows:
         which = (
             "of them" if found.metric == "accuracy" else "of all rows, if the others get the label asked for,"
         )
+        hold = "are right" if model is None else f"agree with {model}"
         return (
             f"{rows} accepted, {self.n_accepted_unseen:,} of them without a label given, from a confidence of "
-            f"{threshold} on; {promise} {which} {'are right' if model is None else f'agree with {model}'}. {about}"
+            f"{threshold} on{self._where()}; {promise} {which} {hold}. {about}"
         )
+
+    def _where(self) -> str:
+        """Return where the confidences stand, if a file of labels is beside it, which may hold calibrated ones."""
+        path = self.rows.path
+        has_labels = path.name == PREDICTIONS and any(path.parent.glob("labels.*"))
+        return f" in {PREDICTIONS}" if has_labels else ""
 
     def to_record(self) -> JsonObject:
         """Return the certificate as JSON values, as ``certificate.json`` holds it."""

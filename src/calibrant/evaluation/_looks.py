@@ -450,10 +450,12 @@ class _Book:
         places = places[order]
         confidence = predictions.confidence[places].tolist()
         correct = predictions.correct[places].tolist()
+        # What is said of a row whose true label is not known is its label.
+        said = [predictions.labels[place] for place in places.tolist() if not predictions.answers[place]]
         return cls(
             ledger=Ledger.named(_LEDGER, beside=_folder(predictions.path)),
             rows=tuple(sorted(digests)[:_SKETCH]),
-            answers=_digest(f"{value:.12g}" for value in (*confidence, *correct)),
+            answers=_digest([*(f"{value:.12g}" for value in (*confidence, *correct)), *map(str, said)]),
         )
 
     def name(self, rule: str, target: float, delta: float) -> str:

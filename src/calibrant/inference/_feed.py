@@ -255,8 +255,9 @@ class Runner:
                     status=error.status,
                 )
             prediction = prediction.with_effort(latency_seconds=time.perf_counter() - start)
-            is_answered = prediction.attempts > 0 and prediction.outcome is not Outcome.ERROR
-            self.gate.finish_row(prediction.usage, is_answered=is_answered)
+            calls = prediction.attempts
+            is_answered = calls > 0 and prediction.outcome is not Outcome.ERROR
+            self.gate.finish_row(prediction.usage, calls=calls, is_answered=is_answered)
             if self.journal is not None and model.is_final(prediction):
                 self.journal.put(row.key, prediction)
             future.set_result(prediction)
@@ -402,7 +403,7 @@ class Feed:
             self._begun - self._delivered >= _WINDOW
             # The finished rows tell what a row costs. Few of them tell little, as in a cascade, to whose dearer models
             # a first row need not come: so no more are under way than are finished.
-            or (gate.limits.max_cost is not None and self._under_way >= max(1, gate.rows))
+            or (gate.limits.has_budget and self._under_way >= max(1, gate.rows))
         ):
             self._room.clear()
             await self._room.wait()

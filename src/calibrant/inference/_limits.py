@@ -130,12 +130,12 @@ class Gate:
     ) -> None:
         self.limits = limits = limits or Limits()
         self.provider = provider
-        self._has_budget = (limits.max_requests, limits.max_tokens, limits.max_cost) != (None, None, None)
         self.concurrency = limits.concurrency or default_concurrency
         self.on_pause: Callable[[], None] | None = None
         self.allowed = float(self.concurrency)
         self.requests = self.successes = self.failures = 0
         self.rows = self.tokens = self.unpriced = self.uncounted = 0
+        self._calls_of_rows = 0  # that are finished
         self.is_free = False
         self.cost = 0.0
         self.vectors = Usage()
@@ -277,9 +277,11 @@ class Gate:
         """True if no call ever succeeded and at least three failed per call allowed in flight."""
         return not self.successes and self.failures >= _TRIES * self.concurrency
 
-    def finish_row(self, usage: Usage, *, is_answered: bool) -> None:
-        """Count a finished row, which a model answered or failed to answer, and add the usage of its calls."""
+    def finish_row(self, usage: Usage, *, calls: int, is_answered: bool) -> None:
+        """Count a finished row, which a model answered or failed to answer in so many calls, and add their usage."""
         self.charge(usage, rows=1, is_answered=is_answered)
+        with self._lock:
+            self._calls_of_rows += calls
 
     def charge(self, usage: Usage, *, rows: int = 0, is_answered: bool = False) -> None:
         """Add the usage of calls to the totals, and the number of rows that they finished.
@@ -322,7 +324,7 @@ class Gate:
         calls : bool, default True
             False to leave out the budget of calls, which vectors of texts do not count towards.
         """
-        if not self._has_budget:
+        if not self.limits.has_budget:
             return ""
         limits = self.limits
         share = 1.0 + under_way / max(1, self.rows)
@@ -330,7 +332,7 @@ class Gate:
         if unknown:
             return unknown
         for name, budget, used, unit in (
-            ("max_requests", limits.max_requests, float(self.requests), "call"),
+            ("max_requests", limits.max_requests, max(self.requests, self._calls_of_rows * share), "call"),
             ("max_tokens", limits.max_tokens, self.tokens * share, "token"),
             ("max_cost", limits.max_cost, self.cost * share, "US dollar"),
         ):

@@ -84,7 +84,7 @@ class Review:
     _file: AnswerFile = field(init=False, repr=False)
     _promise: RowsPromise | None = field(default=None, init=False, repr=False)
     # Accepted rows, labels that count, and answers, of the certificate that was written last.
-    _written: tuple[int, int, int] | None = field(default=None, init=False, repr=False)
+    _written: tuple[int, int, dict[int, str]] | None = field(default=None, init=False, repr=False)
     # Rows that were answered, each with what the answer has replaced, the latest last.
     _made: list[tuple[int, str | None]] = field(default_factory=list, init=False, repr=False)
     _lock: Lock = field(default_factory=Lock, init=False, repr=False)
@@ -183,11 +183,20 @@ class Review:
             It cannot be written; nothing has changed then.
         """
         self._check_place(place)
-        if answer != NO_LABEL and answer not in self.labels:
-            raise ConfigurationError(f"Expected a label, or {NO_LABEL} where none fits, got {answer!r:.60}.")
+        answer = self._legal(answer)
         with self._lock:
             made = [*self._made, (place, self._file.answers.get(place))]
             self._replace(place, answer, made=made)
+
+    def _legal(self, answer: str) -> str:
+        """Return an answer as the label set writes it; several labels need not have occurred together."""
+        if answer == NO_LABEL or answer in self.labels:
+            return answer
+        legal = self.rows.legal_labels
+        found = None if legal is None else legal.canonical(answer)
+        if found is None:
+            raise ConfigurationError(f"Expected a label, or {NO_LABEL} where none fits, got {answer!r:.60}.")
+        return found
 
     def undo(self) -> int | None:
         """Take the last answer back, on disk, too; return its row, or None if there is no answer."""
@@ -416,7 +425,7 @@ class Review:
     def _write_promise(self, found: AskedRows) -> None:
         """Write a promise that has changed; one of no answer only where answers were taken back."""
         used = found.certificate.labels_used
-        state = found.n_accepted, used, len(found.answers)
+        state = found.n_accepted, used, dict(found.answers)
         if state != self._written and (used or self._written):
             found.write(self.out)
             self._written = state

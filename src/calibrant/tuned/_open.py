@@ -496,8 +496,8 @@ def _missing_options(tuned: Tuned, given: Mapping[str, Mapping[str, Any]]) -> di
 
 def _left_out_message(tuned: Tuned, missing: Mapping[str, list[str]]) -> str:
     parts = [f"{', '.join(options)} of {name}" for name, options in missing.items()]
-    is_run = tuned.path is not None and not (tuned.path / BUNDLE).exists()
-    shell = f"; in a shell give the task file that names it, with --run {tuned.path}" if is_run else ""
+    is_search = tuned.path is not None and (tuned.path / "best_prompt.txt").exists()  # which --run reads
+    shell = f"; in a shell give the task file that names it, with --run {tuned.path}" if is_search else ""
     return (
         f"{tuned.place}: the run used {'; '.join(parts)}, which a bundle does not hold, as it may be a credential: "
         f"hand it in with options of calibrant.load{shell} (or, for a key, set the provider's environment variable)."
