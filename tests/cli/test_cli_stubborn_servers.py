@@ -134,6 +134,19 @@ def test_the_doctor_finds_the_form(
     assert len(set(server.formats[asked:])) == 1
 
 
+def test_the_doctor_tells_where_log_probabilities_stand(start_stubborn_server: StartServer) -> None:
+    """Those of an answer that does not begin with its label came, and say nothing about it."""
+    server = start_stubborn_server(
+        refused=["json_schema", "json_object"],
+        has_logprobs=True,
+        says=lambda label: f"It is {label.replace('Tokyo', 'Music')}.",
+    )
+    found = doctor("openai/pet", "--api-base", server.api_base)
+    told = " ".join(found.stdout.split())
+    assert "Log-probabilities came, but the answers do not begin with the label" in told
+    assert "No log-probabilities came" not in told
+
+
 def test_the_doctor_recommends_nothing_that_fails(start_stubborn_server: StartServer) -> None:
     """Where no answer can be read, there are no settings to recommend."""
     found = doctor("openai/pet", "--api-base", start_stubborn_server(ignored=ALL).api_base)

@@ -128,6 +128,8 @@ class TopicReading:
         joint log-probability are the same, None where neither finds any.
     is_unreadable : bool
         True if the answer does not have the form that was asked for.
+    is_elsewhere : bool
+        True if tokens were reported, and none of them where a label begins the answer.
     """
 
     prediction: Prediction
@@ -135,14 +137,18 @@ class TopicReading:
     opening: OpeningMasses | None
     disagreement: str | None
     is_unreadable: bool = False
+    is_elsewhere: bool = False
 
 
 def read_topic(response: object, *, form: AnswerForm) -> TopicReading:
     """Return the reading of an answer that was asked for in a form, including any fault."""
     reader = _READER.in_form(form)
     prediction = reader.read(response)
+    is_elsewhere = False
     if form is not AnswerForm.SCHEMA and prediction.outcome is Outcome.OK:
-        response = readable(read_completion(response), form, LABELS, _FIELD)
+        completion = read_completion(response)
+        response = readable(completion, form, LABELS, _FIELD)
+        is_elsewhere = completion.tokens is not None and response.tokens is None
     tokens: tuple[Token, ...] = ()
     opening = None
     try:
@@ -157,6 +163,7 @@ def read_topic(response: object, *, form: AnswerForm) -> TopicReading:
         # Plain text is no JSON, which the other reader takes alone.
         disagreement=None if form is AnswerForm.TEXT else _disagreement(response),
         is_unreadable=prediction.outcome is Outcome.UNPARSED and not is_begun_json(response),
+        is_elsewhere=is_elsewhere,
     )
 
 
@@ -913,6 +920,8 @@ def _missing_logprobs(evidence: Evidence) -> str:
     if evidence.refused_logprobs:
         return f"Log-probabilities are refused: {evidence.refused_logprobs}"
     reported = [reading for reading in evidence.readings if reading.tokens]
+    if not reported and any(reading.is_elsewhere for reading in evidence.readings):
+        return "Log-probabilities came, but the answers do not begin with the label: predictions carry no confidence."
     if not reported:
         return "No log-probabilities came with the answers: predictions carry no confidence."
     if not evidence.fault and not any(reading.prediction.distribution for reading in reported):
