@@ -205,9 +205,9 @@ class CascadeBudget(Gate):
         with self._lock:
             self.requests += attempts
 
-    def finish_row(self, usage: Usage, *, calls: int, is_answered: bool) -> None:  # noqa: ARG002  (paid already)
+    def finish_row(self, prediction: Prediction) -> None:
         """Count a finished row; `pay` has already added the usage of its calls."""
-        super().finish_row(Usage(), calls=calls, is_answered=False)
+        self.count_row(prediction)
 
     def used_up(self, under_way: int, *, calls: bool = True) -> str:
         """Describe the spent budget of the cascade or of a model; an empty string if none is spent."""
@@ -622,8 +622,7 @@ class Walk:
         """Ask one model and assess its answer; return True if no further model is asked."""
         member = self.members[position]
         answer = await self._ask(row, position, query)
-        is_answered = answer.outcome is not Outcome.ERROR
-        usage = self._pay(row, member, answer.usage, answer.attempts, is_answered=is_answered)
+        usage = self._pay(row, member, answer.usage, answer.attempts, is_answered=answer.is_answered)
         if answer.outcome is not Outcome.OK:
             row.steps.append(_step_of(member, Verdict.FAILED, answer, usage))
             # A failure never takes the place of an answer, unless it ends the row.
@@ -755,7 +754,6 @@ class Walk:
     ) -> Usage:
         """Add calls to the budget meter; return their usage, with cost 0 if the model is free or runs here."""
         paid = usage
-        is_answered = is_answered and attempts > 0
         if usage.cost is None:
             if member.free or member.classifier.in_process:
                 paid = replace(usage, cost=0.0)

@@ -527,6 +527,11 @@ class Prediction:
         found = replace(given, logprobs=logprobs, **others)
         return replace(self, label=label, confidence=found.confidence(label), distribution=found)
 
+    @property
+    def is_answered(self) -> bool:
+        """True if a model was called for it, and answered."""
+        return self.attempts > 0 and self.outcome is not Outcome.ERROR
+
     def with_effort(
         self,
         *,

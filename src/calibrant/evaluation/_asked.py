@@ -408,7 +408,7 @@ class AskedRows:
         )
 
     def _where(self) -> str:
-        """Return where the confidences stand, if a file of labels is beside it, which may hold calibrated ones."""
+        """Return the file of the confidences where one of labels, which may hold calibrated ones, is beside it."""
         path = self.rows.path
         has_labels = path.name == PREDICTIONS and any(path.parent.glob("labels.*"))
         return f" in {PREDICTIONS}" if has_labels else ""

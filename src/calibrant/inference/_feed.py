@@ -246,18 +246,9 @@ class Runner:
                 if not is_too_long and model.ends_run(error, answered=self.answered):
                     raise
                 outcome = Outcome.UNPARSED if is_too_long else Outcome.ERROR
-                prediction = Prediction(
-                    label=None,
-                    outcome=outcome,
-                    reason=str(error),
-                    attempts=error.attempts,
-                    usage=error.usage or Usage(),
-                    status=error.status,
-                )
+                prediction = _of_failure(error, outcome)
             prediction = prediction.with_effort(latency_seconds=time.perf_counter() - start)
-            calls = prediction.attempts
-            is_answered = calls > 0 and prediction.outcome is not Outcome.ERROR
-            self.gate.finish_row(prediction.usage, calls=calls, is_answered=is_answered)
+            self.gate.finish_row(prediction)
             if self.journal is not None and model.is_final(prediction):
                 self.journal.put(row.key, prediction)
             future.set_result(prediction)
@@ -265,6 +256,17 @@ class Runner:
         finally:
             del flying[row.key]
             future.cancel()  # nothing came: an equal row asks for itself
+
+
+def _of_failure(error: ProviderError, outcome: Outcome) -> Prediction:
+    return Prediction(
+        label=None,
+        outcome=outcome,
+        reason=str(error),
+        attempts=error.attempts,
+        usage=error.usage or Usage(),
+        status=error.status,
+    )
 
 
 @dataclass(eq=False)

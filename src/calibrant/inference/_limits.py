@@ -12,7 +12,7 @@ from typing import Final
 from calibrant.clients._failures import RateState
 from calibrant.core._completion import Client, ClientTraits
 from calibrant.core._errors import ProviderError
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import Prediction, Usage
 from calibrant.core._predictor import CallMeter, Limits, Pace, interruptible_sleep
 from calibrant.core._reported import counted
 
@@ -277,20 +277,21 @@ class Gate:
         """True if no call ever succeeded and at least three failed per call allowed in flight."""
         return not self.successes and self.failures >= _TRIES * self.concurrency
 
-    def finish_row(self, usage: Usage, *, calls: int, is_answered: bool) -> None:
-        """Count a finished row, which a model answered or failed to answer in so many calls, and add their usage."""
-        self.charge(usage, rows=1, is_answered=is_answered)
+    def finish_row(self, prediction: Prediction) -> None:
+        """Count a finished row, its calls, and their usage."""
+        self.charge(prediction.usage, is_answered=prediction.is_answered)
+        self.count_row(prediction)
+
+    def count_row(self, prediction: Prediction) -> None:
+        """Count a finished row and its calls, whose usage is charged already."""
         with self._lock:
-            self._calls_of_rows += calls
+            self.rows += 1
+            self._calls_of_rows += prediction.attempts
 
-    def charge(self, usage: Usage, *, rows: int = 0, is_answered: bool = False) -> None:
-        """Add the usage of calls to the totals, and the number of rows that they finished.
-
-        An answer was paid for even where nothing is said of its tokens.
-        """
+    def charge(self, usage: Usage, *, is_answered: bool = False) -> None:
+        """Add the usage of calls to the totals; an answer was paid for even where nothing is said of its tokens."""
         tokens = usage.prompt_tokens + usage.completion_tokens
         with self._lock:
-            self.rows += rows
             self.tokens += tokens
             self.cost += usage.cost or 0.0
             self.uncounted += is_answered and tokens == 0

@@ -17,7 +17,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import TextDigests, sha256_of
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import JsonObject, Outcome, Prediction
+from calibrant.core._prediction import JsonObject, Prediction
 from calibrant.core._predictor import CallMeter, Predictor, Query
 from calibrant.core._rows import Example
 from calibrant.core._settings import ScoringSettings
@@ -208,7 +208,7 @@ class ProgressTracker:
         """Count one prediction and add its cost."""
         usage = prediction.usage
         tokens = usage.prompt_tokens + usage.completion_tokens
-        is_paid = tokens > 0 or (prediction.attempts > 0 and prediction.outcome is not Outcome.ERROR)
+        is_paid = tokens > 0 or prediction.is_answered
         with self._lock:
             self.unpriced_calls += usage.cost is None and is_paid
             self._update(

@@ -361,9 +361,9 @@ def test_member_budgets_count_rows_under_way(build: Build) -> None:
     """The budget of a member counts the expected cost of the rows that will reach it."""
     cascade = build("cat", classifiers=[{"limits": Limits(max_cost=3.0)}]).cascade
     (gate,) = cascade.gates
-    gate.finish_row(Usage(cost=1.0), calls=1, is_answered=True)
+    gate.finish_row(Prediction(label="cat", usage=Usage(cost=1.0)))
     for _ in range(2):
-        cascade.meter.finish_row(Usage(), calls=1, is_answered=True)
+        cascade.meter.finish_row(Prediction(label="cat"))
     assert cascade.meter.used_up(2) == ""
     assert "max_cost of 3" in cascade.meter.used_up(4)
 
