@@ -306,18 +306,22 @@ def test_instructions_with_training_texts_are_not_accepted() -> None:
     def right(text: str, prompt: str) -> dict[str, float]:
         return {text.split()[1]: 0.95} if prompt != "Which animal?" else imitator(text, prompt)
 
-    held_out = task().validation[0].input
+    animals = task(test=rows("examination", 60))
+    held_out, tested = animals.validation[0].input, animals.test[0].input
     for written, accepted in (
         (f"A text like '{copied[0]}' is about a cat.", False),
         (f"Which animal?\n\nNotes:\n- {copied[0]} is a cat", False),
         (f'Which animal?\n\nExamples:\n\nText: {held_out.upper()}\nAnswer: {{"category": "cat"}}', False),
+        (f"A text like '{held_out}' is about a cat.", False),
+        (f"A text like '{tested}' is about a cat.", False),
         ('Which animal, "cat" or "dog"?', True),
         (f'Which animal?\n\nExamples:\n\nText: {copied[0]}\nAnswer: {{"category": "cat"}}', True),
     ):
         result = optimize(
-            task(),
+            animals,
             model=FakeClient(LABELS, right),
             proposer=lambda *_, text=written: {"system_prompt": text},
             max_metric_calls=300,
         )
         assert (result.chosen != 0) is accepted
+        assert ("rejected for the text of a row" in result.ended) is not accepted

@@ -174,6 +174,16 @@ def test_bad_parameters_raise_in_fit(fake: FakeClient, options: dict[str, Any], 
     assert not fake.requests
 
 
+def test_equal_texts_are_asked_once(fake: FakeClient) -> None:
+    """A text that stands in several rows costs one call, and takes one of those that are allowed."""
+    fitted = make().fit([*KNOWN, *KNOWN], [*truth(KNOWN), *truth(KNOWN)])
+    assert fitted.n_calls_ == len(fake.requests) == len(KNOWN)
+    fake.requests.clear()
+    fitted = make(max_calls=len(KNOWN)).fit([*KNOWN, *KNOWN], [*truth(KNOWN), *truth(KNOWN)])
+    assert {request.messages[-1]["content"] for request in fake.requests} == set(KNOWN)
+    assert fitted.score(NEW, truth(NEW)) == 1.0
+
+
 def test_calls_are_capped(fake: FakeClient) -> None:
     """Of more texts than calls some are drawn, with every class in proportion, and the same ones for a seed."""
     rare = ["spam" if n == 17 else "ham" for n in range(40)]

@@ -640,7 +640,9 @@ def described_candidate(candidate: Candidate, predictor: Predictor) -> Candidate
     labels = predictor.labels
     found = read_descriptions(candidate[LABEL_DESCRIPTIONS], labels)
     described = {name: text for name, text in candidate.items() if name != LABEL_DESCRIPTIONS}
-    if found or own_descriptions(predictor):
+    if found or (
+        decides(predictor) and own_descriptions(predictor)
+    ):  # which would come in where none are listed
         name = prompt_component(candidate)
         ending = "" if decides(predictor) else answer_form(predictor.field)
         described[name] = listed_prompt(candidate[name], found, labels, ending=ending)

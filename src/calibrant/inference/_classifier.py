@@ -343,9 +343,10 @@ class Classifier(BasePredictor):
         embedding = head_embedding(
             embeddings, texts, labels=self.labels, reports_features=reports_features, meter=asking.meter
         )
-        asked = asking.classify_many(texts)
+        once = list(dict.fromkeys(texts))  # equal questions are paid for once
+        answer_of = dict(zip(once, asking.classify_many(once), strict=True))
         self.head = head_of(
-            asked,
+            [answer_of[text] for text in texts],
             answers,
             texts,
             labels=self.labels,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LABEL_DESCRIPTIONS, LabelSet, label_list, normalise_label
+from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, answer_form, one_line
 from calibrant.scoring import is_higher
@@ -186,6 +187,11 @@ class ShownTexts:
 class NewAndBetter:
     """Acceptance criterion for GEPA: a candidate that is not there yet and scores above its parent on the minibatch."""
 
+    @property
+    def sentence(self) -> str:
+        """Sentence on better proposals that were rejected, and why; empty without any."""
+        return ""
+
     def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:
         """Return True if the proposal is new and its score on the minibatch is higher than its parent's."""
         if proposal.candidate in state.program_candidates:
@@ -196,14 +202,20 @@ class NewAndBetter:
 
 
 class NoCopies(NewAndBetter):
-    """Acceptance criterion for GEPA that also rejects training texts copied outside demonstrations.
+    """Acceptance criterion for GEPA that also rejects texts of rows: of any split, but for training rows as examples.
 
-    A model that writes prompts sees training rows, and may repeat them as if they were rules.
+    A model that writes prompts sees training rows, and may repeat them as if they were rules. It may know rows of the
+    other splits by heart: a prompt that shows them is not judged by them.
 
     Parameters
     ----------
     task : Task
-        Its training rows and its prompts, which may show any of them; a text has one label.
+        Its rows and its prompts, which may show any of them; a text has one label.
+
+    Attributes
+    ----------
+    n_copies : int
+        Better proposals that were rejected for a text.
     """
 
     def __init__(self, task: Task) -> None:
@@ -212,10 +224,21 @@ class NoCopies(NewAndBetter):
         # Shorter ones, such as the name of a label, may stand in any instruction.
         self._texts = [
             row.input
-            for row in task.train
+            for row in (*task.train, *task.validation, *task.test)
             if len(one_line(row.input)) >= _COPIED and not any(row.input in shown for shown in own)
         ]
         self._held_out = {_plain(row.input) for row in (*task.validation, *task.test)}
+        self.n_copies = 0
+
+    @property
+    def sentence(self) -> str:
+        """Sentence on better proposals that were rejected, and why; empty without any."""
+        if not self.n_copies:
+            return ""
+        return (
+            f"{counted(self.n_copies, 'better proposal was', 'better proposals were')} rejected for the text of a row: "
+            "that of a training row may stand among the examples of a prompt, and nowhere else."
+        )
 
     def should_accept(self, proposal: CandidateProposal, state: GEPAState) -> bool:
         """Return True if a proposal is new, scores above its parent on the minibatch, and copies no texts."""
@@ -225,10 +248,10 @@ class NoCopies(NewAndBetter):
         written = PromptFormat(task.labels, field=task.field).parse(proposal.candidate[COMPONENT])
         descriptions = proposal.candidate.get(LABEL_DESCRIPTIONS, "")
         shown = ShownTexts("\n".join([written.instruction, *written.notes, descriptions]), task)
-        copies = any(text in shown for text in self._texts)
-        return not copies and self._held_out.isdisjoint(
-            _plain(demonstration.text) for demonstration in written.demonstrations
-        )
+        examples = {_plain(demonstration.text) for demonstration in written.demonstrations}
+        is_copy = any(text in shown for text in self._texts) or not self._held_out.isdisjoint(examples)
+        self.n_copies += is_copy
+        return not is_copy
 
 
 def check_given_prompts(task: Task) -> None:

@@ -184,6 +184,7 @@ class Search(SearchStage):
         valset = [example_row(example) for example in self._screened]
         budget = self.adapter.budget(max_metric_calls, valset=valset, minibatch_size=self.plan.minibatch_size)
         repeats = self._repeat_watch()
+        criterion = NoCopies(self.task) if self.plan.races else NewAndBetter()
         # Before the budget, which must know what these ask.
         stoppers: list[_Stopper] = [_once(lambda _state: self.plan.races and self._nothing_wrong())]
         if not self._fresh:
@@ -205,7 +206,7 @@ class Search(SearchStage):
             reflection_minibatch_size=self.plan.minibatch_size,
             module_selector="all" if self.reflection is None else _texts_in_turn(),
             stop_callbacks=stoppers,
-            acceptance_criterion=NoCopies(self.task) if self.plan.races else NewAndBetter(),
+            acceptance_criterion=criterion,
             callbacks=[self.tracker, repeats],
             logger=_FileLogger(self.directory),
             track_best_outputs=False,
@@ -213,7 +214,7 @@ class Search(SearchStage):
         )
         if guard is not None and guard.error is not None:
             raise guard.error
-        self.ended = repeats.sentence
+        self.ended = " ".join(filter(None, [repeats.sentence, criterion.sentence]))
         return searched
 
     def _repeat_watch(self) -> RepeatWatch:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -211,7 +212,9 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 # In the process a row is one call, checks aside.
                 max_requests = None if limited.in_process else budget.left(calls)
                 limited = limited.with_limits(replace(limited.limits, max_requests=max_requests))
-                learned = Learned.of(limited, rows[: budget.rows], embeddings=self.embeddings)
+                once = set(islice(dict.fromkeys(row.input for row in rows), budget.rows))
+                rows = [row for row in rows if row.input in once]
+                learned = Learned.of(limited, rows, embeddings=self.embeddings)
                 classifier.head = learned.head
             self.n_calls_ = calls + (limited.meter.rows if limited.in_process else limited.meter.requests)
         if not isinstance(self.model, str):  # a bundle names the function, and does not ask another model
@@ -630,8 +633,8 @@ class Learned:
         ProviderError
             A fault that every call would meet.
         """
-        found: list[Prediction] = []
         texts = [row.input for row in rows]
+        once = list(dict.fromkeys(texts))  # equal questions are paid for once
         asking = classifier.with_features(texts)
         embedding = head_embedding(
             embeddings,
@@ -640,9 +643,12 @@ class Learned:
             reports_features=asking.method.keep_features,
             meter=asking.meter,
         )
-        answer_texts(asking, texts, lambda _, prediction: found.append(prediction))
-        rows = rows[: len(found)]
-        texts = texts[: len(found)]
+        answers: list[Prediction] = []
+        answer_texts(asking, once, lambda _, prediction: answers.append(prediction))
+        answer_of = dict(zip(once, answers, strict=False))  # a budget may leave the last ones out
+        rows = [row for row in rows if row.input in answer_of]
+        texts = [row.input for row in rows]
+        found = [answer_of[text] for text in texts]
         head = head_of(
             found,
             [row.answer for row in rows],
