@@ -150,6 +150,15 @@ def test_a_run_with_other_prompts_is_another_run(tmp_path: Path) -> None:
         search(task(head=HeadSettings(embeddings=False)), **options)
 
 
+def test_the_seed_prompt_beside_descriptions_is_the_one_of_the_task() -> None:
+    """Where descriptions may be rewritten, gains are measured against the prompt without a list of labels."""
+    given = task(GOOD, label_descriptions=DESCRIBED)
+    result = search(given, reflection_model=lambda _: "```\nSort the animals.\n```")
+    assert result.seed_prompt.prompt == given.prompt
+    origins = [one.origin for one in result.validated]
+    assert origins[:3] == [None, "other prompt 1", "prompt with label descriptions"]
+
+
 def test_label_descriptions_are_tried_and_chosen() -> None:
     """A prompt with one line for each described label is tried, and chosen if it is better."""
     result = search(task(label_descriptions={**DESCRIBED, "dog": "It barks,\nor growls."}), proposer=nothing)
