@@ -296,9 +296,9 @@ def dealt(answers: Places) -> Places:
     return fold
 
 
-def smoothed(log_p: Array, log_temperature: float) -> Array:
-    """Return distributions at a temperature, mixed with one row of equal shares."""
-    n = len(log_p)
+def smoothed(log_p: Array, log_temperature: float, *, n: int = 0) -> Array:
+    """Return distributions at a temperature, mixed with one row of equal shares beside n rows, by default these."""
+    n = n or len(log_p)
     p = np.exp(log_softmax(log_p / math.exp(log_temperature), axis=1))
     found: Array = np.log((n * p + 1.0 / log_p.shape[1]) / (n + 1.0))
     return found
@@ -314,12 +314,13 @@ def at_best_temperature(log_p: Array, answers: Places) -> tuple[Array, float]:
 
 
 def pool_weights(regression: Array, scores: Array, answers: Places) -> tuple[float, float]:
-    """Return weights of two, each at its best temperature, whose shares have the least log loss."""
+    """Return weights of two, each at its best temperature, of least log loss, or of one if both gain too little."""
     _, t_regression = at_best_temperature(regression, answers)
     _, t_scores = at_best_temperature(scores, answers)
-    pairs = [(share / t_regression, (1 - share) / t_scores) for share in np.linspace(0.05, 1.0, 3801)]
-    loss = [log_loss(answers, np.exp(smoothed(a * regression + b * scores, 0.0))) for a, b in pairs]
-    return pairs[int(np.argmin(loss))]
+    pairs = [(share / t_regression, (1 - share) / t_scores) for share in np.linspace(0.05, 1.0, 951)]
+    rows = np.arange(len(scores))
+    loss = [-smoothed(a * regression + b * scores, 0.0)[rows, answers].mean() for a, b in pairs]
+    return pairs[int(np.argmin(loss))] if loss[-1] - min(loss) >= 0.001 else pairs[-1]
 
 
 def figures(name: str, log_p: Array, answers: Places) -> HeadFigures:
@@ -346,29 +347,36 @@ def leaning(n: int = 60) -> tuple[Array, Places]:
 
 
 def test_figures_are_those_of_rows_that_had_not_taught_it() -> None:
-    """Figures and strengths are those of least loss in a cross-validation that is written out, pooled with scores."""
+    """Strengths are those of least loss in a cross-validation that is written out, and figures those of other folds."""
     x, answers = leaning()
     head, fold, rows = fit_head(x + 7.0, answers, labels=THREE), dealt(answers), Inputs.of(x)
-    losses = {}
+    every = np.arange(len(x))
+    held_out, losses = {}, {}
     for strength in (0.0, 1.0, 4.0, 16.0, 64.0, 256.0):
         found = np.empty_like(x)
         for k in range(5):
             taught, judged = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             model = Design(rows.take(taught), answers[taught], label_names=THREE).model({"labels": strength})
             found[judged] = model.log_proba(rows.take(judged))
-        losses[strength] = log_loss(answers, np.exp(at_best_temperature(found, answers)[0]))
-        if {"labels": strength} == head.strengths:
-            a, b = pool_weights(found, x, answers)
-            together = smoothed(a * found + b * x, 0.0)
-            final = Design(rows, answers, label_names=THREE).model({"labels": strength}).log_proba(rows)
-            assert head.held_out_logprobs == pytest.approx(together, abs=1e-3)
-            assert head.transform(x) == pytest.approx(smoothed(a * final + b * x, 0.0), abs=1e-2)
-            assert alike(of(head, "fitted"), figures("fitted", together, answers), abs=1e-4)
-    assert head.strengths == {"labels": min(losses, key=lambda strength: losses[strength])}
-    assert of(head, "fitted").log_loss < min(losses.values()) - 0.001
+        held_out[strength] = found
+        losses[strength] = -at_best_temperature(found, answers)[0][every, answers]
+    best = min(losses, key=lambda strength: losses[strength].mean())
+    assert head.strengths == {"labels": best}
+    a, b = pool_weights(held_out[best], x, answers)
+    final = Design(rows, answers, label_names=THREE).model({"labels": best}).log_proba(rows)
+    assert head.transform(x) == pytest.approx(smoothed(a * final + b * x, 0.0), abs=1e-2)
+    together, scaled = np.empty_like(x), np.empty_like(x)
+    for k in range(5):
+        rest, judged = fold != k, fold == k
+        own = min(losses, key=lambda strength: losses[strength][rest].mean())
+        a, b = pool_weights(held_out[own][rest], x[rest], answers[rest])
+        together[judged] = smoothed(a * held_out[own][judged] + b * x[judged], 0.0, n=len(x))
+        _, temperature = at_best_temperature(x[rest], answers[rest])
+        scaled[judged] = smoothed(x[judged], math.log(temperature), n=len(x))
+    assert head.held_out_logprobs == pytest.approx(together, abs=1e-2)
+    assert alike(of(head, "fitted"), figures("fitted", together, answers), abs=2e-3)
     assert alike(of(head, "as scored"), figures("as scored", x, answers))
-    scaled, _ = at_best_temperature(x, answers)
-    assert alike(of(head, "temperature"), figures("temperature", scaled, answers), abs=1e-4)
+    assert alike(of(head, "temperature"), figures("temperature", scaled, answers), abs=2e-3)
 
 
 @pytest.mark.parametrize("kind", ["temperature", "fitted"])

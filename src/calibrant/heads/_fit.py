@@ -57,6 +57,7 @@ _FEWEST_ZEROS: Final = 0.1  # of the rows
 _DROPS: Final = tuple(np.log([4.0, 16.0, 64.0, 256.0]).tolist())
 
 LabelMix: TypeAlias = Mapping[str, float] | ArrayLike
+_StrengthsKey: TypeAlias = tuple[tuple[Block, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,23 +66,55 @@ class _Trial:
 
     Attributes
     ----------
-    temperature : float or None
-        Temperature that calibrates its held-out distributions.
-    score_weight : float
-        Weight of the scored log-probabilities that are added to those of the regression.
     log_proba : ndarray of shape (n, L)
-        Held-out log-probabilities, at that temperature.
+        Held-out log-probabilities: whatever was learned or chosen for a row, its own fold had no part in it.
     losses : ndarray of shape (n,)
         Log losses, in nats.
     figures : HeadFigures
         Its figures.
     """
 
-    temperature: float | None
-    score_weight: float
     log_proba: FloatArray
     losses: FloatArray
     figures: HeadFigures
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Regression:
+    """What a regression learns with.
+
+    Attributes
+    ----------
+    strengths : mapping of str to float
+        Strength of every block that it uses.
+    by_label : bool
+        True if labels count alike, False if rows do.
+    """
+
+    strengths: Strengths
+    by_label: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pool:
+    """Logarithmic opinion pool of a regression and the log-probabilities as scored.
+
+    Attributes
+    ----------
+    regression : _Regression
+        The regression.
+    of_scores : float
+        Best temperature of the scored log-probabilities alone.
+    score_weight : float
+        Weight of these beside those of the regression.
+    temperature : float
+        Best temperature of the two together.
+    """
+
+    regression: _Regression
+    of_scores: float
+    score_weight: float
+    temperature: float
 
 
 def fit_head(  # noqa: PLR0913  (keyword-only options)
@@ -180,27 +213,30 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
         designs = _FoldDesigns(rows=rows, answers=targets, fold=fold, labels=found)
-        strengths, by_label = _best_fit(designs)
-        held_out = designs.held_out(strengths, by_label=by_label)
-        tried = _trials(held_out, scored, rows.logprobs, targets, found)
-        chosen, reason = _choose(tried, truth, len(found))
-        is_fitted = chosen.figures.name == FITTED
+        best, of_folds = _best_regressions(designs)
+        of_all = _pooled(designs, best, np.arange(len(rows)))
+        kind, stopped = _choose(_trials(designs, [of_all] * len(of_folds), scored), truth, len(found))
+        folds = zip(of_folds, designs.teaching, strict=True)
+        tried = _trials(designs, [_pooled(designs, one, rest) for one, rest in folds], scored)
+        chosen = next(trial for trial in tried if trial.figures.name == kind)
+        is_fitted = kind == FITTED
         model = LinearModel.as_scored(len(found))
         if is_fitted:
             design = Design(rows, targets, label_names=found.labels)
-            model = design.model(strengths, by_label=by_label, score_weight=chosen.score_weight)
+            model = design.model(best.strengths, by_label=best.by_label, score_weight=of_all.score_weight)
+    temperature = {AS_SCORED: None, TEMPERATURE: of_all.of_scores, FITTED: of_all.temperature}[kind]
     return Head(
         labels=found.labels,
-        kind=chosen.figures.name,
+        kind=kind,
         model=model,
-        strengths={block: strengths.get(block, 0.0) for block in model.blocks} if is_fitted else {},
+        strengths={block: best.strengths.get(block, 0.0) for block in model.blocks} if is_fitted else {},
         embedding=opened if "embeddings" in model.blocks else None,
-        zeros=None if chosen.temperature is None else zeros,
-        temperature=chosen.temperature,
+        zeros=None if temperature is None else zeros,
+        temperature=temperature,
         shift=shift,
         figures=tuple(trial.figures for trial in tried),
         n_rows=len(rows),
-        reason=reason + _missing_labels(answers, found),
+        reason=_reason(tried[0], chosen, stopped) + _missing_labels(answers, found),
         held_out_losses=chosen.losses,
         held_out_logprobs=chosen.log_proba,
     )
@@ -332,15 +368,22 @@ class _FoldDesigns:
     _held_out: dict[tuple[object, bool], FloatArray] = field(default_factory=dict)
 
     @cached_property
-    def _folds(self) -> list[tuple[Design, IndexArray]]:
-        found = []
-        for k in np.unique(self.fold):
-            teaching = np.flatnonzero(self.fold != k)
-            judged = np.flatnonzero(self.fold == k)
-            names = self.labels.labels
-            design = Design(self.rows.take(teaching), self.answers[teaching], label_names=names)
-            found.append((design, judged))
-        return found
+    def judged(self) -> list[IndexArray]:
+        """The places of every fold's rows."""
+        return [np.flatnonzero(self.fold == k) for k in np.unique(self.fold)]
+
+    @cached_property
+    def teaching(self) -> list[IndexArray]:
+        """The places of the rows outside every fold."""
+        return [np.flatnonzero(self.fold != k) for k in np.unique(self.fold)]
+
+    @cached_property
+    def _designs(self) -> list[Design]:
+        names = self.labels.labels
+        return [
+            Design(self.rows.take(places), self.answers[places], label_names=names)
+            for places in self.teaching
+        ]
 
     def some(self, n: int) -> _FoldDesigns:
         """Return those of about n rows with every label's share of them, in the same folds."""
@@ -352,55 +395,82 @@ class _FoldDesigns:
             labels=self.labels,
         )
 
-    def held_out(self, strengths: Strengths, *, by_label: bool = True) -> FloatArray:
+    def held_out(self, regression: _Regression) -> FloatArray:
         """Return log-probabilities of every row from the model that it was held out of, shape (n, L)."""
+        strengths, by_label = regression.strengths, regression.by_label
         key = tuple(strengths.items()), by_label
         if key not in self._held_out:
             found = np.empty_like(self.rows.logprobs)
-            for design, judged in self._folds:
+            for design, judged in zip(self._designs, self.judged, strict=True):
                 found[judged] = design.model(strengths, by_label=by_label).log_proba(self.rows.take(judged))
             self._held_out[key] = found
         return self._held_out[key]
 
-    def losses(self, strengths: Strengths, *, by_label: bool = True) -> FloatArray:
+    def losses(self, regression: _Regression) -> FloatArray:
         """Return the held-out log loss of every row at the best temperature, in nats, shape (n,)."""
-        found = self.held_out(strengths, by_label=by_label)
+        found = self.held_out(regression)
         temperature = _best_temperature(found, self.answers)
         final = tempered(found, temperature=temperature, n_rows=len(found))
         return log_losses(final, self.answers)
 
 
-def _best_fit(designs: _FoldDesigns) -> tuple[dict[Block, float], bool]:
-    """Return the strengths of least held-out loss that a search finds, and True if labels are to count alike.
+def _best_regressions(designs: _FoldDesigns) -> tuple[_Regression, list[_Regression]]:
+    """Return the regression of least held-out loss that a search finds, and for each fold that of the other folds.
 
-    The search goes one step for one block at a time. Rows count alike only if that surely lowers the loss.
+    What is said of a fold's rows comes from a regression that they had no part in choosing: otherwise the figures of
+    few rows are too good.
     """
     rows = designs.rows
     n_labels = len(designs.labels)
     most = max(int((_MOST_WORK / n_labels) ** 0.5), _FEWEST)
     if most < min(len(rows), n_labels):
         # Hardly two of so few rows would have one label: only the weights that all labels share can be learned.
-        return {block: 0.0 for block in rows.blocks if block != "features"}, True
-    if len(rows) > most:
+        shared = _Regression(strengths={block: 0.0 for block in rows.blocks if block != "features"})
+        return shared, [shared] * len(designs.judged)
+    n_folds = len(designs.judged)
+    is_part = len(rows) > most
+    if is_part:
         designs = designs.some(most)
-    best: dict[Block, float] = dict.fromkeys(rows.blocks, _FIRST)
-    least = designs.losses(best).mean()
-    tried = {tuple(best.items())}
+    best, tried = _searched(designs)
+    of_all = _counted_alike(designs, best, np.arange(len(designs.fold)))
+    if is_part:
+        return of_all, [of_all] * n_folds
+    of_folds = []
+    for rest in designs.teaching:
+        costs = {key: losses[rest].mean() + _NOTHING * len(key) for key, losses in tried.items()}
+        best_key = min(costs, key=costs.__getitem__)
+        of_folds.append(_counted_alike(designs, dict(best_key), rest))
+    return of_all, of_folds
+
+
+def _searched(designs: _FoldDesigns) -> tuple[Strengths, dict[_StrengthsKey, FloatArray]]:
+    """Return the strengths of least held-out loss, found by one step for one block at a time, and all losses."""
+    blocks = designs.rows.blocks
+    best: dict[Block, float] = dict.fromkeys(blocks, _FIRST)
+    losses = designs.losses(_Regression(strengths=best))
+    least = losses.mean()
+    tried: dict[_StrengthsKey, FloatArray] = {tuple(best.items()): losses}
     for _ in range(_PASSES):
         before = least
-        for block in rows.blocks:
-            for other in _steps(best, block, rows.blocks):
+        for block in blocks:
+            for other in _steps(best, block, blocks):
                 key = tuple(other.items())
                 if key in tried:
                     continue
-                tried.add(key)
-                loss = designs.losses(other).mean()
+                tried[key] = designs.losses(_Regression(strengths=other))
+                loss = tried[key].mean()
                 if loss < least + (_NOTHING if len(other) < len(best) else 0.0):
                     best, least = other, loss
         if least == before:
             break
-    by_label, by_row = (designs.losses(best, by_label=by_label) for by_label in (True, False))
-    return best, not paired_gain(by_label, by_row).helps
+    return best, tried
+
+
+def _counted_alike(designs: _FoldDesigns, strengths: Strengths, places: IndexArray) -> _Regression:
+    """Return the regression whose labels count alike, unless that of rows has a surely lower loss at these places."""
+    by_label, by_row = (_Regression(strengths=strengths, by_label=by_label) for by_label in (True, False))
+    gain = paired_gain(designs.losses(by_label)[places], designs.losses(by_row)[places])
+    return by_row if gain.helps else by_label
 
 
 def _steps(
@@ -426,44 +496,31 @@ def _spread(answers: IndexArray, n: int) -> BoolArray:
     return mask
 
 
-def _trials(
-    held_out: FloatArray,
-    scored: FloatArray,
-    lowered: FloatArray,
-    answers: NDArray[Any],
-    labels: LabelSet,
-) -> list[_Trial]:
-    """Return the losses and figures of all kinds of head, from the regression's held-out log-probabilities.
+def _trials(designs: _FoldDesigns, of_folds: Sequence[_Pool], scored: FloatArray) -> list[_Trial]:
+    """Return the losses and figures of all kinds of head, with a pool for the rows of each fold.
 
-    `lowered` is `scored` with the level of zeros.
+    `scored` has no level of zeros yet.
     """
-    of_scores = _best_temperature(lowered, answers)
-    score_weight, of_pool = _pooled_weights(held_out, lowered, answers, of_scores=of_scores)
-    pooled = held_out + score_weight * lowered
-    at_temperature = tempered(lowered, temperature=of_scores, n_rows=len(answers))
-    fitted = tempered(pooled, temperature=of_pool, n_rows=len(answers))
+    lowered = designs.rows.logprobs
+    answers = designs.answers
+    n_rows = len(lowered)
+    at_temperature, fitted = np.empty_like(lowered), np.empty_like(lowered)
+    for judged, pool in zip(designs.judged, of_folds, strict=True):
+        scores = lowered[judged]
+        pooled = designs.held_out(pool.regression)[judged] + pool.score_weight * scores
+        at_temperature[judged] = tempered(scores, temperature=pool.of_scores, n_rows=n_rows)
+        fitted[judged] = tempered(pooled, temperature=pool.temperature, n_rows=n_rows)
     return [
-        _trial(AS_SCORED, scored, answers, labels),
-        _trial(TEMPERATURE, at_temperature, answers, labels, temperature=of_scores),
-        _trial(FITTED, fitted, answers, labels, temperature=of_pool, score_weight=score_weight),
+        _trial(name, log_proba, answers, designs.labels)
+        for name, log_proba in ((AS_SCORED, scored), (TEMPERATURE, at_temperature), (FITTED, fitted))
     ]
 
 
-def _trial(
-    name: str,
-    log_proba: FloatArray,
-    answers: NDArray[Any],
-    labels: LabelSet,
-    *,
-    temperature: float | None = None,
-    score_weight: float = 0.0,
-) -> _Trial:
+def _trial(name: str, log_proba: FloatArray, answers: NDArray[Any], labels: LabelSet) -> _Trial:
     truth = _positions(answers)
     predicted = log_proba.argmax(axis=1)
     losses = log_losses(log_proba, answers)
     return _Trial(
-        temperature=temperature,
-        score_weight=score_weight,
         log_proba=log_proba,
         losses=losses,
         figures=HeadFigures(
@@ -476,16 +533,17 @@ def _trial(
     )
 
 
-def _pooled_weights(
-    held_out: FloatArray, scores: FloatArray, answers: NDArray[Any], *, of_scores: float
-) -> tuple[float, float]:
-    """Return the weight of the scores beside the regression, and the temperature of the two together.
+def _pooled(designs: _FoldDesigns, regression: _Regression, places: IndexArray) -> _Pool:
+    """Return the pool with the shares of least held-out log loss at these places, each at its own temperature.
 
-    They are a logarithmic opinion pool, each at its own temperature, with the shares of least held-out log loss. A pool
-    that is worth nothing is left out: then the weight is 0.
+    A pool that is worth nothing is left out: then the weight of the scores is 0.
     """
     from scipy.optimize import minimize_scalar  # noqa: PLC0415 - `import calibrant` must not load scipy
 
+    held_out = designs.held_out(regression)[places]
+    scores = designs.rows.logprobs[places]
+    answers = designs.answers[places]
+    of_scores = _best_temperature(scores, answers)
     of_regression = _best_temperature(held_out, answers)
 
     def loss(share: float) -> float:
@@ -495,8 +553,13 @@ def _pooled_weights(
 
     share = float(minimize_scalar(loss, bounds=(_LEAST_SHARE, 1.0), method="bounded").x)
     if loss(1.0) - loss(share) < _NOTHING:
-        return 0.0, of_regression
-    return (1.0 - share) / share * of_regression / of_scores, of_regression / share
+        share = 1.0
+    return _Pool(
+        regression=regression,
+        of_scores=of_scores,
+        score_weight=(1.0 - share) / share * of_regression / of_scores,
+        temperature=of_regression / share,
+    )
 
 
 def _macro_f1(predicted: IndexArray, answers: IndexArray, labels: LabelSet) -> float:
@@ -504,25 +567,30 @@ def _macro_f1(predicted: IndexArray, answers: IndexArray, labels: LabelSet) -> f
     return classification_summary(truth, found, labels=labels).macro_f1
 
 
-def _choose(tried: Sequence[_Trial], answers: IndexArray, n_labels: int) -> tuple[_Trial, str]:
-    """Return the chosen candidate and the reason for it."""
+def _choose(tried: Sequence[_Trial], answers: IndexArray, n_labels: int) -> tuple[str, str]:
+    """Return the chosen kind, and the figure that kept the regression from being taken or an empty text."""
     as_scored, at_temperature, fitted = tried
     best = at_temperature if at_temperature.figures.log_loss < as_scored.figures.log_loss else as_scored
     stopped = ""
     if paired_gain(best.losses, fitted.losses).helps:
         stopped = _worse_figure(as_scored, fitted, answers, n_labels)
         best = best if stopped else fitted
+    return best.figures.name, stopped
+
+
+def _reason(as_scored: _Trial, chosen: _Trial, stopped: str) -> str:
+    """Return the reason for the chosen kind, in one sentence or two."""
     before = as_scored.figures
-    after = best.figures
-    if best is as_scored:
-        return best, "On held-out rows the distributions as they were scored have the lowest log loss."
+    after = chosen.figures
+    if chosen is as_scored:
+        return "On held-out rows the distributions as they were scored have the lowest log loss."
     reason = (
         f"On held-out rows log loss goes from {before.log_loss:.3f} to {after.log_loss:.3f} and accuracy from "
         f"{before.accuracy:.3f} to {after.accuracy:.3f}."
     )
     if stopped:
         reason += f" The regression was not taken: its {stopped} is lower by more than a standard error."
-    return best, reason
+    return reason
 
 
 def _worse_figure(before: _Trial, after: _Trial, answers: IndexArray, n_labels: int) -> str:

@@ -38,7 +38,8 @@ FITTED: Final = "fitted"
 class HeadFigures:
     """Held-out scores of one candidate.
 
-    The same rows chose strengths and temperature: of few rows (below about 100) the scores are a little too good.
+    Strengths, pool and temperature of a fold's rows are those of the other folds. The kind is chosen by all rows: of
+    few (below about 40) the scores are a little too good.
 
     Attributes
     ----------
