@@ -81,7 +81,7 @@ class _Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class _Regression:
-    """What a regression learns with.
+    """Strengths of a regression, and what counts alike in it.
 
     Attributes
     ----------
@@ -115,6 +115,34 @@ class _Pool:
     of_scores: float
     score_weight: float
     temperature: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judgement:
+    """Kind of head that was chosen, and what was tried.
+
+    Attributes
+    ----------
+    pool : _Pool
+        The pool of least loss on all rows.
+    trial : _Trial
+        The chosen kind.
+    tried : list of _Trial
+        All kinds.
+    reason : str
+        Reason for the choice, in one sentence or two.
+    """
+
+    pool: _Pool
+    trial: _Trial
+    tried: list[_Trial]
+    reason: str
+
+    @property
+    def temperature(self) -> float | None:
+        """Divisor of the final log-probabilities; None where they stay as scored."""
+        kind = self.trial.figures.name
+        return {AS_SCORED: None, TEMPERATURE: self.pool.of_scores, FITTED: self.pool.temperature}[kind]
 
 
 def fit_head(  # noqa: PLR0913  (keyword-only options)
@@ -213,33 +241,41 @@ def fit_head(  # noqa: PLR0913  (keyword-only options)
     # The matrices are small: BLAS threads would only wait for each other and for other work.
     with threadpool_limits(1):
         designs = _FoldDesigns(rows=rows, answers=targets, fold=fold, labels=found)
-        best, of_folds = _best_regressions(designs)
-        of_all = _pooled(designs, best, np.arange(len(rows)))
-        kind, stopped = _choose(_trials(designs, [of_all] * len(of_folds), scored), truth, len(found))
-        folds = zip(of_folds, designs.teaching, strict=True)
-        tried = _trials(designs, [_pooled(designs, one, rest) for one, rest in folds], scored)
-        chosen = next(trial for trial in tried if trial.figures.name == kind)
+        judged = _judged(designs, scored, truth)
+        best, kind = judged.pool.regression, judged.trial.figures.name
         is_fitted = kind == FITTED
         model = LinearModel.as_scored(len(found))
         if is_fitted:
             design = Design(rows, targets, label_names=found.labels)
-            model = design.model(best.strengths, by_label=best.by_label, score_weight=of_all.score_weight)
-    temperature = {AS_SCORED: None, TEMPERATURE: of_all.of_scores, FITTED: of_all.temperature}[kind]
+            model = design.model(
+                best.strengths, by_label=best.by_label, score_weight=judged.pool.score_weight
+            )
     return Head(
         labels=found.labels,
         kind=kind,
         model=model,
         strengths={block: best.strengths.get(block, 0.0) for block in model.blocks} if is_fitted else {},
         embedding=opened if "embeddings" in model.blocks else None,
-        zeros=None if temperature is None else zeros,
-        temperature=temperature,
+        zeros=None if judged.temperature is None else zeros,
+        temperature=judged.temperature,
         shift=shift,
-        figures=tuple(trial.figures for trial in tried),
+        figures=tuple(trial.figures for trial in judged.tried),
         n_rows=len(rows),
-        reason=_reason(tried[0], chosen, stopped) + _missing_labels(answers, found),
-        held_out_losses=chosen.losses,
-        held_out_logprobs=chosen.log_proba,
+        reason=judged.reason + _missing_labels(answers, found),
+        held_out_losses=judged.trial.losses,
+        held_out_logprobs=judged.trial.log_proba,
     )
+
+
+def _judged(designs: _FoldDesigns, scored: FloatArray, truth: IndexArray) -> _Judgement:
+    """Return the kind that is best on all rows, with figures from what the other folds chose for each."""
+    best, of_folds = _best_regressions(designs)
+    pool = _pooled(designs, best, np.arange(len(scored)))
+    kind, stopped = _choose(_trials(designs, [pool] * len(of_folds), scored), truth, len(designs.labels))
+    folds = zip(of_folds, designs.teaching, strict=True)
+    tried = _trials(designs, [_pooled(designs, one, rest) for one, rest in folds], scored)
+    trial = next(one for one in tried if one.figures.name == kind)
+    return _Judgement(pool=pool, trial=trial, tried=tried, reason=_reason(tried[0], trial, stopped))
 
 
 def _text_groups(truth: IndexArray, texts: Sequence[str] | None) -> IndexArray:

@@ -212,9 +212,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 # In the process a row is one call, checks aside.
                 max_requests = None if limited.in_process else budget.left(calls)
                 limited = limited.with_limits(replace(limited.limits, max_requests=max_requests))
-                once = set(islice(dict.fromkeys(row.input for row in rows), budget.rows))
-                rows = [row for row in rows if row.input in once]
-                learned = Learned.of(limited, rows, embeddings=self.embeddings)
+                learned = Learned.of(limited, _of_texts(rows, budget.rows), embeddings=self.embeddings)
                 classifier.head = learned.head
             self.n_calls_ = calls + (limited.meter.rows if limited.in_process else limited.meter.requests)
         if not isinstance(self.model, str):  # a bundle names the function, and does not ask another model
@@ -584,6 +582,12 @@ def report_failures(failed: Sequence[Prediction], n_rows: int) -> None:
         f"{len(failed)} of {n_rows} rows have no answer and equal probabilities, most often because: {reason}",
         stacklevel=3,
     )
+
+
+def _of_texts(rows: Sequence[Example], most: int) -> list[Example]:
+    """Return the rows that have one of the first so many different texts."""
+    kept = set(islice(dict.fromkeys(row.input for row in rows), most))
+    return [row for row in rows if row.input in kept]
 
 
 @dataclass(frozen=True, kw_only=True)
