@@ -33,7 +33,17 @@ from calibrant.core._errors import (
     ProviderTimeoutError,
 )
 from calibrant.core._fingerprint import sha256_of
-from calibrant.core._prediction import Journal, JsonObject, Outcome, Prediction, Record, Step, Usage, Verdict
+from calibrant.core._prediction import (
+    Journal,
+    JsonObject,
+    Outcome,
+    Prediction,
+    Record,
+    Step,
+    Usage,
+    Verdict,
+    failed_prediction,
+)
 from calibrant.core._predictor import Limits, Query
 from calibrant.core._reported import counted
 from calibrant.inference._classifier import Classifier
@@ -670,14 +680,7 @@ class Walk:
         except ProviderError as error:
             if error.systemic:
                 row.systemic.append(error)
-            return Prediction(
-                label=None,
-                outcome=Outcome.ERROR,
-                reason=str(error),
-                attempts=error.attempts,
-                usage=error.usage or Usage(),
-                status=error.status,
-            )
+            return failed_prediction(error)
         return await classifier.finished_ahead(query, answer, charge=partial(self._charge, classifier))
 
     async def _assess(

@@ -408,7 +408,7 @@ class AskedRows:
         )
 
     def _where(self) -> str:
-        """Return where the confidences stand, if a file of labels is beside it, which may hold calibrated ones."""
+        """Return the file with these confidences; an empty text where no labels with calibrated ones are beside it."""
         path = self.rows.path
         has_labels = path.name == PREDICTIONS and any(path.parent.glob("labels.*"))
         return f" in {PREDICTIONS}" if has_labels else ""
@@ -487,17 +487,16 @@ def certify_saved(
     DataError
         An answer is no label, or there are no probabilities for recall.
     """
-    if promise.is_refused:
-        return replace(promise.found(file.answers), asked=tuple(sorted(asked)))
-    if answer is None:
+    if answer is None and not promise.is_refused:
         return _asked_of_a_person(promise, file, set(asked))
+    if answer is not None and not promise.is_refused:
 
-    def is_right(place: int) -> bool:
-        if not file.answers.get(place):
-            ask(answer, file, promise.rows, place)
-        return promise.is_right(place, file.answers[place])
+        def is_right(place: int) -> bool:
+            if not file.answers.get(place):
+                ask(answer, file, promise.rows, place)
+            return promise.is_right(place, file.answers[place])
 
-    promise.certificate(is_right)
+        promise.certificate(is_right)
     return replace(promise.found(file.answers), asked=tuple(sorted(asked)))
 
 

@@ -25,6 +25,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import JsonObject
 from calibrant.core._structures import NO, YES
 from calibrant.evaluation._asked import NO_LABEL, AnswerFile, LabelSource, ask, probability_of
+from calibrant.metrics._intervals import interval_record
 from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
@@ -103,14 +104,7 @@ class EstimatedRows:
 
 
 def _values(found: Estimate) -> dict[str, float]:
-    interval = found.interval
-    return {
-        "estimate": interval.estimate,
-        "lower": interval.lower,
-        "upper": interval.upper,
-        "level": interval.level,
-        "plain_labels": found.plain_labels,
-    }
+    return {**interval_record(found.interval), "plain_labels": found.plain_labels}
 
 
 def estimate_saved(

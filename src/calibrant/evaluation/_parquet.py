@@ -8,11 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import atomic_bytes_writer
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import JsonObject
 from calibrant.core._reported import writable
+from calibrant.runs._directory import unwritable
 from calibrant.runs._rows import COLUMNS, row_lines
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group
@@ -70,10 +71,7 @@ def write_parquet(predictions: Path, path: Path) -> None:
             for rows in _groups(row_lines(predictions)):
                 writer.write_table(arrow.Table.from_pylist(rows, schema=writer.schema))
     except OSError as error:
-        reason = error.strerror or error
-        raise StateError(
-            f"{path}: cannot be written ({reason}): make room, and run the same command again."
-        ) from error
+        raise unwritable(path, error) from error
 
 
 def _schema(arrow: Any) -> Any:  # noqa: ANN401 (an optional module)

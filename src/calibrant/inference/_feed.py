@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from calibrant.clients._calls import LoopValues
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
-from calibrant.core._prediction import Journal, Outcome, Prediction, Usage
+from calibrant.core._prediction import Journal, Outcome, Prediction, failed_prediction
 from calibrant.core._predictor import INPUT_SLOT, CallGroup, OnPrediction, Query, RetryCancelScope, Stop
 from calibrant.core._reported import counted
 from calibrant.inference._limits import Gate
@@ -246,14 +246,7 @@ class Runner:
                 if not is_too_long and model.ends_run(error, answered=self.answered):
                     raise
                 outcome = Outcome.UNPARSED if is_too_long else Outcome.ERROR
-                prediction = Prediction(
-                    label=None,
-                    outcome=outcome,
-                    reason=str(error),
-                    attempts=error.attempts,
-                    usage=error.usage or Usage(),
-                    status=error.status,
-                )
+                prediction = failed_prediction(error, outcome=outcome)
             prediction = prediction.with_effort(latency_seconds=time.perf_counter() - start)
             calls = prediction.attempts
             is_answered = calls > 0 and prediction.outcome is not Outcome.ERROR

@@ -186,6 +186,12 @@ def _part(part: Part, answer: str | None) -> JsonObject:
     }
 
 
+def saved_parts(row: Mapping[str, Any]) -> list[Part]:
+    """Return the parts of a row's answer, as `row_record` wrote them; none where it is one label."""
+    names = ("name", "label", "confidence")
+    return [Part(**{name: part[name] for name in names}) for part in row.get("parts", ())]
+
+
 def _probabilities(distribution: LabelDistribution | None) -> dict[str, float] | None:
     if distribution is None:
         return None
