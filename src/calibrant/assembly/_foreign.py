@@ -15,6 +15,7 @@ import pydantic
 from calibrant.cascade._methods import LOOPER_KEYS, METHODS, CascadeSettings, methods_with
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import JsonObject
+from calibrant.core._reported import without_none
 from calibrant.core._settings import Section, describe_problem, line_of, parse_toml, read_text
 from calibrant.routing._settings import (
     BanditSettings,
@@ -260,7 +261,7 @@ def _zeph_providers(entries: object, reader: _Reader) -> Iterator[JsonObject]:
         reader.origins["providers", number, "alias"] = (*place, "name")
         if entry.get("embed") is True:
             reader.values.setdefault("embedding_provider", entry.get("name", name))
-        yield {"name": name, **{key: value for key, value in optional.items() if value is not None}}
+        yield {"name": name, **without_none(optional)}
 
 
 def _check_provider(entry: Mapping[str, Any], place: _Location, reader: _Reader) -> None:

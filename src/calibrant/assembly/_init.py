@@ -465,7 +465,7 @@ def prompt_of(draft: TaskDraft) -> str:
     label = label.replace("_", " ").lower() if is_noun else "label"
     names = [name for name, _ in draft.labels]
     if any("," in name for name in names):  # else nobody could tell where one ends
-        names = [json.dumps(name, ensure_ascii=False) for name in names]
+        names = [json_text(name) for name in names]
     several = draft.answer_separator is not None
     choice = f"choose the {label} that fits it best."
     choices = f"The {label} is one of"
@@ -480,7 +480,7 @@ def prompt_of(draft: TaskDraft) -> str:
 
 def _toml(text: str) -> str:
     """Return a text as a TOML string, which differs from JSON's in the character DEL alone."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json_text(text).replace("\x7f", "\\u007f")
 
 
 @dataclass(frozen=True)

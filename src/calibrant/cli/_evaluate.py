@@ -22,7 +22,7 @@ from calibrant.core._fingerprint import NO_TEXTS, TextDigests
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace, Outcome
 from calibrant.core._predictor import Limits, Stop
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, without_none
 from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
 from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
@@ -358,9 +358,7 @@ def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> 
     if source.tuned is not None:
         from calibrant.tuned._open import open_tuned  # task files do without it
 
-        given = {}
-        if options.api_base is not None:
-            given = {"api_base": options.api_base}
+        given = without_none({"api_base": options.api_base})
         return partial(open_tuned, source.tuned, model=options.model, options=given)
     task = source.task
     # Heads, priors and demonstrations belong to single classifiers.

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import json_text
-from calibrant.core._labels import Aspect, LabelSet, normalise_label
+from calibrant.core._labels import Aspect, LabelSet, label_in, normalise_label
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, LabelDistribution, Part, Prediction
 from calibrant.core._reported import counted, listed
 from calibrant.core._schema import (
@@ -547,10 +547,7 @@ class FieldLabels(CompositeLabels):
             return None
         values = {}
         for field in self.fields:
-            value = found[field.name]
-            label = None
-            if isinstance(value, str):
-                label = field.labels.canonical(value)
+            label = label_in(found[field.name], field.labels)
             if label is None:
                 return None
             values[field.name] = label

@@ -32,7 +32,7 @@ from calibrant.core._rows import read_rows
 from calibrant.core._structures import CompositeLabels
 from calibrant.core._table_files import CsvSpelling, csv_spelling
 from calibrant.evaluation._looks import counted_promise
-from calibrant.runs._directory import PREDICTIONS, hold_lock, make_folder, unwritable, write_json
+from calibrant.runs._directory import PREDICTIONS, hold_lock, make_folder, while_writing, write_json
 from calibrant.runs._rows import SavedRows
 
 CERTIFICATE: Final = "certificate.json"
@@ -95,10 +95,8 @@ class AnswerFile:
             Another process has the file open, or its folder cannot be written.
         """
         make_folder(path.parent)
-        try:
+        with while_writing(path, remedy="name another file, or make room"):
             lock = path.with_name(f".{path.name}.lock").open("a+")
-        except OSError as error:
-            raise unwritable(path, error, remedy="name another file, or make room") from error
         with lock:
             lock.seek(0)
             holder = lock.read(20) or "unknown"

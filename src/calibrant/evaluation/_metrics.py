@@ -32,7 +32,7 @@ from calibrant.core._prediction import (
     Record,
     Usage,
 )
-from calibrant.core._reported import escaped_line
+from calibrant.core._reported import escaped_line, one_line
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary, LabelMetrics
@@ -953,5 +953,5 @@ def error_kind(reason: str) -> str:
     text = _ADDRESS_OR_NUMBER.sub(
         lambda found: found[0] if found[0] == kept or "://" in found[0] else "#", text
     )
-    flat = " ".join(text.split())
+    flat = one_line(text)
     return (flat if len(flat) <= _KIND_LENGTH else f"{flat[:_KIND_LENGTH]}...") or "unknown"

@@ -27,6 +27,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import as_record
 from calibrant.core._lazy import supplied
 from calibrant.core._prediction import JsonObject, LogprobSpace
+from calibrant.core._reported import without_none
 from calibrant.core._rows import Columns
 from calibrant.core._settings import ModelSettings
 from calibrant.core._task import Task
@@ -278,9 +279,7 @@ def without_secrets(options: Options) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def public_model(own: ConfiguredModel, *, left_out: dict[str, list[str]]) -> ConfiguredModel:
     """Return a model's settings without possible credentials; record the omitted options."""
-    base = {}
-    if own.api_base is not None:
-        base = {"api_base": own.api_base}
+    base = without_none({"api_base": own.api_base})
     kept, names = without_secrets({**own.options, **base})
     if names:
         noted = left_out.setdefault(label_of(own), [])

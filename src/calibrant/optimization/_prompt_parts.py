@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LABEL_DESCRIPTIONS, LabelSet, label_list, normalise_label
+from calibrant.core._reported import one_line
 from calibrant.core._task import Task
-from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, answer_form, one_line
+from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, answer_form
 from calibrant.scoring import is_higher
 
 if TYPE_CHECKING:

@@ -37,6 +37,7 @@ from calibrant.core._prediction import (
     is_label_mass_low,
     step_to_record,
 )
+from calibrant.core._reported import without_none
 from calibrant.core._rows import MAX_RUN_ROW_BYTES, Example, Row, read_rows
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._structures import labels_from_record, part_of
@@ -169,8 +170,7 @@ def _steps_and_sketch(prediction: Prediction) -> JsonObject:
 
 def origin_record(example: Example) -> dict[str, str]:
     """Return the file, line and identifier of a row as JSON values, as far as they are known."""
-    values = {"source": example.source, "id": example.row_id}
-    return {name: value for name, value in values.items() if value is not None}
+    return without_none({"source": example.source, "id": example.row_id})
 
 
 def _part(part: Part, answer: str | None) -> JsonObject:

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._prediction import JsonObject, Outcome, Prediction, Usage
-from calibrant.core._predictor import CallGroup, Predictor, RetryCancelScope
+from calibrant.core._predictor import Predictor, RetryCancelScope, concurrently
 from calibrant.core._reported import counted
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.inference._base import ask_async
@@ -511,15 +511,13 @@ class _Service:
     async def _predict(self, request: Request, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
         """Return the predictions of texts; the rows of all requests share the classifier's limits."""
         try:
-            async with CallGroup() as group:
-                tasks = [group.create_task(self._answer(*row)) for row in rows]
+            return await concurrently(self._answer(*row) for row in rows)
         except CalibrantError as error:
             self._readiness.note(answered=False)
             fields = self._error_fields(error)
             _LOG.error("The model cannot be asked.", extra={"fields": fields})
             request.state.log_fields = {"upstream": fields}
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
-        return [task.result() for task in tasks]
 
     def _error_fields(self, error: CalibrantError) -> JsonObject:
         """Return an error's fields for the log; its message only if texts may be logged."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from typing import Any, Final, TypeGuard
 
 from calibrant.calibration._calibrators import IdentityCalibrator
 from calibrant.core._completion import DecisionClient
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import json_text
 from calibrant.core._labels import LabelSet, normalise_label, split_label_list
 from calibrant.core._prediction import FloatArray, Outcome, Prediction
 from calibrant.core._predictor import Predictor
@@ -164,7 +164,7 @@ def _listing_prompt(question: Question) -> str:
     for option, description in zip(question.options, question.descriptions, strict=True):
         shown = option
         if not option.isprintable():
-            shown = json.dumps(option, ensure_ascii=False)
+            shown = json_text(option)
         lines.append(f"- {shown}: {description}" if description else f"- {shown}")
     if sum(map(len, lines)) > _MOST_LISTED:
         return instructions  # the model scores every option all the same
