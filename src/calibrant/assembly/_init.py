@@ -172,10 +172,10 @@ class TaskDraft:
 def draft_task(
     data: Path,
     *,
-    text: str | None = None,
-    label: str | None = None,
-    model: str | None = None,
-    ask: Ask | None = None,
+    text: str | None,
+    label: str | None,
+    model: str | None,
+    ask: Ask | None,
 ) -> TaskDraft:
     """Draft a task file for a data file: columns, labels, splits and prompt.
 
@@ -183,11 +183,11 @@ def draft_task(
     ----------
     data : Path
         A file that `read_rows` reads.
-    text, label : str, optional
+    text, label : str or None
         Names of its columns; found by their content by default.
-    model : str, optional
+    model : str or None
         Name of the model; texts that are too long for the embedded one are warned of.
-    ask : callable, optional
+    ask : callable or None
         Asks the user where several columns fit.
 
     Raises
@@ -666,9 +666,9 @@ def find_columns(
     columns: Sequence[Column],
     *,
     path: Path,
-    text: str | None = None,
-    label: str | None = None,
-    ask: Ask | None = None,
+    text: str | None,
+    label: str | None,
+    ask: Ask | None,
 ) -> FoundColumns:
     """Find the columns of text and label.
 
@@ -678,9 +678,9 @@ def find_columns(
         The file's columns.
     path : Path
         The file, for messages.
-    text, label : str, optional
+    text, label : str or None
         Names that the user gave.
-    ask : callable, optional
+    ask : callable or None
         Asks where several columns are alike; without it the likeliest is taken.
 
     Raises

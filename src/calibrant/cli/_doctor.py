@@ -124,7 +124,7 @@ def settings_toml(found: Examination, options: Mapping[str, Any] | None) -> str:
     ----------
     found : Examination
         The examination.
-    options : mapping, optional
+    options : mapping or None
         Options of the examination, address included; a comment stands for each credential.
     """
     options = dict(options or {})

@@ -464,10 +464,11 @@ class Grammars:
         return Grammar(matcher, len(self.tokens))
 
 
+@dataclass(eq=False)
 class Grammar:
     """State of a grammar during the generation of one answer.
 
-    Parameters
+    Attributes
     ----------
     matcher : llguidance.LLMatcher
         The grammar with its position.
@@ -475,33 +476,32 @@ class Grammar:
         Number of tokens.
     """
 
-    def __init__(self, matcher: Any, size: int) -> None:  # noqa: ANN401 (a type of an extra)
-        self._matcher = matcher
-        self._size = size
+    matcher: Any
+    size: int
 
     @property
     def is_over(self) -> bool:
         """True once the answer is complete."""
-        return bool(self._matcher.is_stopped())
+        return bool(self.matcher.is_stopped())
 
     def allowed(self) -> BoolArray:
         """Return a mask of the tokens that may come next, shape (V,)."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
-        allowed = np.zeros(self._size, dtype=np.bool_)
-        mask = np.unpackbits(bits, bitorder="little")[: self._size]
+        allowed = np.zeros(self.size, dtype=np.bool_)
+        mask = np.unpackbits(bits, bitorder="little")[: self.size]
         allowed[: len(mask)] = mask
         return allowed
 
     def accept(self, token: int) -> None:
         """Advance the grammar by a generated token."""
-        self._matcher.consume_token(token)
+        self.matcher.consume_token(token)
         self._check()
 
     def _check(self) -> None:
-        if self._matcher.is_error():
+        if self.matcher.is_error():
             raise ConfigurationError(
-                f"The grammar cannot be enforced any further: {self._matcher.get_error()}"
+                f"The grammar cannot be enforced any further: {self.matcher.get_error()}"
             )
 
 

@@ -333,7 +333,7 @@ class Price:
 
     prompt: float
     answer: float
-    cached: float | None = None
+    cached: float | None
 
     def cost(self, usage: object) -> float | None:
         """Return the cost of a call from its ``usage``; None without a number of prompt tokens."""

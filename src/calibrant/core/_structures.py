@@ -347,18 +347,16 @@ def register_labels(kind: type[LabelSet]) -> type[LabelSet]:
     return kind
 
 
-def structured_labels(
-    labels: Sequence[str], *, structure: str = "flat", separator: str | None = None
-) -> LabelSet:
+def structured_labels(labels: Sequence[str], *, structure: str, separator: str | None) -> LabelSet:
     """Return a label set of the given structure.
 
     Parameters
     ----------
     labels : sequence of str
         The labels; from lowest to highest where they are ordinal.
-    structure : str, default "flat"
+    structure : str
         What relation they stand in: ``flat``, ``ordinal``, ``hierarchical`` or a registered one.
-    separator : str, optional
+    separator : str or None
         What stands between the levels of hierarchical labels, ``/`` by default; refused elsewhere.
 
     Raises

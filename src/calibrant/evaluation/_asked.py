@@ -460,7 +460,7 @@ class AskedRows:
 
 
 def certify_saved(
-    promise: RowsPromise, file: AnswerFile, *, answer: LabelSource | None = None, asked: Collection[int] = ()
+    promise: RowsPromise, file: AnswerFile, *, answer: LabelSource | None, asked: Collection[int]
 ) -> AskedRows:
     """Ask for labels of saved rows until the most confident ones keep a promise; see `calibrant.calibration.certify`.
 
@@ -472,10 +472,10 @@ def certify_saved(
         Is asked of its rows.
     file : AnswerFile
         Keeps the answers.
-    answer : callable, optional
+    answer : callable or None
         Returns the true label of a text; by default a person is asked: up to 20 rows are added to the file, and whoever
         has filled them in calls again.
-    asked : collection of int, optional
+    asked : collection of int
         Rows that a person was asked about for the same promise before, by place.
 
     Raises

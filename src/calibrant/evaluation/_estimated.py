@@ -65,7 +65,7 @@ class EstimatedRows:
     labels_used: int
     waiting: int
     agreement_with: str | None = None
-    holds_several: bool = False
+    holds_several: bool
 
     def to_record(self) -> JsonObject:
         """Return the estimates as JSON values, as ``estimate.json`` holds them."""
@@ -111,9 +111,9 @@ def estimate_saved(
     rows: SavedRows,
     file: AnswerFile,
     *,
-    answer: LabelSource | None = None,
+    answer: LabelSource | None,
     budget: int,
-    other: SavedRows | None = None,
+    other: SavedRows | None,
 ) -> EstimatedRows:
     """Estimate numbers about saved rows from the true labels of some; see `calibrant.calibration.estimate`.
 
@@ -126,12 +126,12 @@ def estimate_saved(
         Rows with their predicted labels.
     file : AnswerFile
         Keeps the answers.
-    answer : callable, optional
+    answer : callable or None
         Returns the true label of a text; by default a person is asked: all rows are added to the file, and whoever has
         filled in some of them calls again. The rows from the first on that have answers count.
     budget : int
         Rows to label.
-    other : SavedRows, optional
+    other : SavedRows or None
         Other predictions of the same rows: how much more often these ones are right is estimated instead, from rows
         for which both differ.
 

@@ -119,7 +119,7 @@ class UnlabelledFrame(UnlabelledTexts):
 def unlabelled(
     texts: str | Path | Iterable[str | TextWithContext | None] | Frame | UnlabelledTexts,
     *,
-    text: str = "input",
+    text: str,
     columns: Columns = NO_OTHERS,
     limit: int | None = None,
 ) -> UnlabelledTexts:
@@ -418,7 +418,7 @@ class LabelFile:
         return CsvSpelling(separator="\t" if self._format == "tsv" else ",")
 
 
-def label_values(records: Sequence[Record], decide: Decide | None = None) -> list[tuple[Any, ...]]:
+def label_values(records: Sequence[Record], decide: Decide | None) -> list[tuple[Any, ...]]:
     """Return the values of `ANSWER_COLUMNS` of rows, given their records."""
     decided: Sequence[DecidedPrediction | None] = [None] * len(records)
     if decide is not None:
@@ -447,7 +447,7 @@ def with_frame(
         Result of the frame's rows.
     frame : data frame, table or dataset
         The frame.
-    decide : callable, optional
+    decide : callable or None
         Returns the decisions on predictions.
     distribution : bool, default False
         True to add the probabilities of all labels, as JSON text.

@@ -285,7 +285,7 @@ class Feed:
     finish: Callable[[Query, Prediction], Prediction] | None = None
     ahead: Ahead | None = None
     on_prediction: OnPrediction | None = None
-    stop: Stop | None = None
+    stop: Stop | None
 
     def __post_init__(self) -> None:
         self._stop = self.stop or Stop()

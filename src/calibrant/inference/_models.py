@@ -399,9 +399,7 @@ def prompt_price(model: str, options: Options) -> float | None:
     return None if price is None else price.prompt
 
 
-def replaced_model(
-    own: ModelSettings, name: str | None = None, *, api_base: str | None = None
-) -> ModelSettings:
+def replaced_model(own: ModelSettings, name: str | None, *, api_base: str | None = None) -> ModelSettings:
     """Return the settings of another model, or of the same model at another address.
 
     A name with the same provider replaces the name alone: address, options and scoring stay. For a model of another
@@ -412,7 +410,7 @@ def replaced_model(
     ----------
     own : ModelSettings
         The task's settings.
-    name : str, optional
+    name : str or None
         The other model; by default the task's own.
     api_base : str, optional
         Address of its server, instead of the task's.

@@ -594,7 +594,7 @@ def open_reflection(
     model: str | Callable[[str], str] | None,
     store: JsonlStore,
     *,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None,
     stop: Stop,
     charge: Callable[[Usage], None],
     afford: Callable[[float], None],
@@ -609,7 +609,7 @@ def open_reflection(
         None for a search without one.
     store : JsonlStore
         Where finished answers are kept.
-    options : mapping, optional
+    options : mapping or None
         Options of a model given by its name.
     stop : Stop
         Gives up a call under way, where it is requested to end at once.

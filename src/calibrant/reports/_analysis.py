@@ -575,8 +575,8 @@ class RowTexts:
     given: str
     reason: str
     confidence: float
-    parts: tuple[PartText, ...] = ()
-    answer_probability: float | None = None
+    parts: tuple[PartText, ...]
+    answer_probability: float | None
 
 
 def _tallies(

@@ -130,7 +130,7 @@ def row_record(index: int, example: Example, prediction: Prediction, *, prompt: 
         "correct": None if unknown else prediction.label == example.answer,
         "outcome": prediction.outcome.value,
         "reason": prediction.reason,
-        "probabilities": _probabilities(prediction.distribution),
+        "probabilities": probability_record(prediction.distribution),
         "label_mass": None if lowest is None else lowest.label_mass,
         "unresolved_mass": None if lowest is None else lowest.unresolved_mass,
         "space": None if lowest is None else lowest.space.value,
@@ -181,7 +181,7 @@ def _part(part: Part, answer: str | None) -> JsonObject:
         "name": part.name,
         "label": part.label,
         "confidence": part.confidence,
-        "probabilities": _probabilities(part.distribution),
+        "probabilities": probability_record(part.distribution),
         "correct": None if truth is None else part.label == truth,
     }
 
@@ -192,7 +192,8 @@ def saved_parts(row: Mapping[str, Any]) -> list[Part]:
     return [Part(**{name: part[name] for name in names}) for part in row.get("parts", ())]
 
 
-def _probabilities(distribution: LabelDistribution | None) -> dict[str, float] | None:
+def probability_record(distribution: LabelDistribution | None) -> dict[str, float] | None:
+    """Return the probabilities by label as JSON; None without a distribution."""
     if distribution is None:
         return None
     return dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True))

@@ -16,12 +16,11 @@ from calibrant.core._reported import listed
 from calibrant.core._structures import OrdinalLabels
 from calibrant.heads._tuned import Decision, Tuned
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._deciding import DEFAULT_INSTRUCTIONS, YES_NO
 from calibrant.inference._models import STUDENT
 from calibrant.serving._wires import BadQuestionError, Question, QuestionAnswer
 
 _KEPT: Final = 64  # other questions whose classifiers are kept
-_YES_NO: Final = (("no", "yes"), ("false", "true"))
-_DEFAULT_INSTRUCTIONS: Final = "Which option describes the text?"
 _MOST_LISTED: Final = 6_000  # characters of options and descriptions: about 1,500 tokens
 _AHEAD: Final = 1e-9  # by which a label leads where calibration alone would make another one as probable
 
@@ -154,7 +153,7 @@ class Questions:
 
 
 def _instructions(question: Question) -> str:
-    return question.instructions.strip() or _DEFAULT_INSTRUCTIONS
+    return question.instructions.strip() or DEFAULT_INSTRUCTIONS
 
 
 def _listing_prompt(question: Question) -> str:
@@ -174,7 +173,7 @@ def _listing_prompt(question: Question) -> str:
 
 def _places(question: Question, labels: LabelSet) -> list[int] | None:
     """Return the place of each option among labels; None if they are other labels."""
-    spellings = _YES_NO if question.kind == "yes_no" else (question.options,)
+    spellings = YES_NO if question.kind == "yes_no" else (question.options,)
     for options in spellings:
         found = [labels.canonical(option) for option in options]
         if len(found) == len(labels) and set(found) == set(labels):

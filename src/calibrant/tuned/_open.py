@@ -516,8 +516,7 @@ def _task_to_open(
         scoring: Any = method.get("scoring")
         if task.model.scoring not in {None, "auto"} or scoring not in {"decode", "fused"}:
             return task
-        asked = {"scoring": scoring, "samples": method.get("samples")}
-        return replace(task, model=task.model.model_copy(update=asked))
+        return task.with_model(scoring=scoring, samples=method.get("samples"))
     routing = routing_settings(task)
     if routing is None:
         return task
@@ -578,7 +577,7 @@ def _open_with_other_model(
             "Expected no model for a bundle that asks several: leave it out, or export a run of that model."
         )
     if isinstance(model, str):
-        task = replace(task, model=task.model.model_copy(update={"name": model}))
+        task = task.with_model(name=model)
         return Classifier.from_task(task, limits=limits, journal=journal)
     client = model if isinstance(model, Client) else open_client(model)
     return Classifier.from_task(task, client=client, limits=limits, journal=journal)
