@@ -368,7 +368,8 @@ def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> 
         if shown is not None and shown.settings is not None:
             learned["shown"] = (shown.settings, shown.index.to_text())
         if classifier.space is LogprobSpace.FUSED:  # which this machine may have found out
-            task = task.with_model(scoring="fused", samples=classifier.method.calls_a_row)
+            own = {"scoring": "fused", "samples": classifier.method.calls_a_row}
+            task = replace(task, model=task.model.model_copy(update=own))
     return partial(
         _opened_again,
         replace(without_head(task), demonstrations=None),

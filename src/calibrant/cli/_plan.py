@@ -207,7 +207,7 @@ def _source(path: Path) -> Task | Tuned:
     if found.fingerprint.space is not LogprobSpace.FUSED or task.model.scoring not in {None, "auto"}:
         return found
     # A cascade decodes unless another scoring was asked for.
-    task = task.with_model(scoring="fused")
+    task = replace(task, model=task.model.model_copy(update={"scoring": "fused"}))
     return replace(found, tasks=(replace(found.tasks[0], task=task),))
 
 

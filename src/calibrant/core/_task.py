@@ -205,16 +205,6 @@ class Task:
         """
         return replace(self, sections=without_none({**self.sections, **sections}))
 
-    def with_model(self, **changes: Any) -> Task:  # noqa: ANN401 (settings of several types)
-        """Return the task with some settings of its `model` replaced.
-
-        Parameters
-        ----------
-        **changes
-            Values by the settings' names.
-        """
-        return replace(self, model=self.model.model_copy(update=changes))
-
     @classmethod
     def from_file(cls, path: str | Path, *, splits: Sequence[Split] = SPLITS) -> Task:
         """Read a task from a TOML file; data paths are relative to it.

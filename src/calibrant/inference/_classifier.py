@@ -26,7 +26,7 @@ from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace, Prediction
 from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
-from calibrant.core._reported import is_number, without_none
+from calibrant.core._reported import is_number
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
 from calibrant.core._task import RecordedTask, Task
 from calibrant.inference._abilities import AnswerForm, KnownAbilities, ModelAbilities, abilities_of_client
@@ -260,7 +260,9 @@ class Classifier(BasePredictor):
         own = _settings_of(task, model=model, client=client)
         if model is None:
             model = own.name if client is None else client
-        address = without_none({"api_base": own.api_base})
+        address = {}
+        if own.api_base is not None:
+            address = {"api_base": own.api_base}
         found = cls(
             model=model,
             labels=task.labels,

@@ -216,7 +216,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 classifier.head = learned.head
             self.n_calls_ = calls + (limited.meter.rows if limited.in_process else limited.meter.requests)
         if not isinstance(self.model, str):  # a bundle names the function, and does not ask another model
-            task = task.with_model(name=classifier.name)
+            task = replace(task, model=task.model.model_copy(update={"name": classifier.name}))
         self._set_classes(classes, names, labels)
         tuned = tuned_of(
             classifier,

@@ -516,7 +516,8 @@ def _task_to_open(
         scoring: Any = method.get("scoring")
         if task.model.scoring not in {None, "auto"} or scoring not in {"decode", "fused"}:
             return task
-        return task.with_model(scoring=scoring, samples=method.get("samples"))
+        asked = {"scoring": scoring, "samples": method.get("samples")}
+        return replace(task, model=task.model.model_copy(update=asked))
     routing = routing_settings(task)
     if routing is None:
         return task
@@ -577,7 +578,7 @@ def _open_with_other_model(
             "Expected no model for a bundle that asks several: leave it out, or export a run of that model."
         )
     if isinstance(model, str):
-        task = task.with_model(name=model)
+        task = replace(task, model=task.model.model_copy(update={"name": model}))
         return Classifier.from_task(task, limits=limits, journal=journal)
     client = model if isinstance(model, Client) else open_client(model)
     return Classifier.from_task(task, client=client, limits=limits, journal=journal)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -300,7 +301,7 @@ class Breaker:
         Consecutive failures that open the breaker, at least 1.
     cooldown_seconds : float, default 5
         First cooldown in seconds, above 0.
-    clock : function
+    clock : function, default time.monotonic
         Returns seconds; tests replace it.
 
     Raises
@@ -314,7 +315,7 @@ class Breaker:
         *,
         allowed_failures: int = 3,
         cooldown_seconds: float = COOLDOWN_SECONDS,
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._allowed = check_count("allowed_failures", allowed_failures, low=1)
         self._seconds = check_number("cooldown_seconds", cooldown_seconds, "(0, inf)")
