@@ -41,6 +41,7 @@ from os.path import commonprefix
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import LabelDistribution, Outcome, Part, Prediction
+from calibrant.core._reported import one_line, shortened
 from calibrant.core._structures import HierarchicalLabels, OrdinalLabels
 
 __all__ = ["build_composite_feedback", "build_feedback"]
@@ -315,10 +316,12 @@ def _no_label(
         "declined to answer" if outcome is Outcome.REFUSAL else "gave no answer that can be read as a label"
     )
     cause = f": {reason.strip().rstrip('.')}" if reason.strip() else ""
-    beginning = re.escape(_one_line(got or "")[: _MAX_RAW_CHARACTERS // 2])
+    beginning = re.escape(one_line(got or "")[: _MAX_RAW_CHARACTERS // 2])
     # The reason may quote the text already, at its own beginning or in quotes.
-    is_new = re.search(rf"(^|['\"]){beginning}", _one_line(reason)) is None
-    wrote = f" It wrote {_quoted(_shorten(got))}." if got and got.strip() and is_new else ""
+    is_new = re.search(rf"(^|['\"]){beginning}", one_line(reason)) is None
+    wrote = (
+        f" It wrote {_quoted(shortened(got, _MAX_RAW_CHARACTERS))}." if got and got.strip() and is_new else ""
+    )
     return (
         f"No label: the model {action}{cause}.{wrote} Expected {_quoted(expected)}. "
         f"The prompt must make the model answer every input with {form} of the label set."
@@ -362,17 +365,6 @@ def _small_percent(probability: float) -> str:
 def _quoted(text: str) -> str:
     """Return `text` in single quotes."""
     return f"'{text}'"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _shorten(text: str) -> str:
-    line = _one_line(text)
-    if len(line) <= _MAX_RAW_CHARACTERS:
-        return line
-    return line[: _MAX_RAW_CHARACTERS - 1] + "…"
 
 
 def _context_lines(additional_context: Mapping[str, object] | str | None) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from calibrant.core._completion import STAND_INS, Client, CompletionRequest, Continuation, NextTokens, Opener
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import json_text
 from calibrant.core._labels import LabelSet, as_label_set
 from calibrant.core._prediction import LogprobSpace, Prediction, Usage
 
@@ -263,7 +264,7 @@ def _composed(answer: str, labels: Sequence[str] | None, field: str) -> tuple[li
     if label_set.holds_several:
         value = _whole_answer(answer, is_set=label_set.is_set)
     document = label_set.document(marked(value), field)
-    text = _MARK.split(json.dumps(document, ensure_ascii=False))
+    text = _MARK.split(json_text(document))
     # In the order of the document, which is that of the fields only as far as their paths allow.
     return text[::2], [given[int(number)] for number in text[1::2]]
 
@@ -281,7 +282,7 @@ def _whole_answer(answer: str, *, is_set: bool) -> Any:  # noqa: ANN401
 
 def _pieces_of(label: str, tokens: Split) -> tuple[bytes, ...]:
     """Return the tokens of a label and its closing quote."""
-    text = json.dumps(label, ensure_ascii=False)[1:]
+    text = json_text(label)[1:]
     if callable(tokens):
         return tuple(piece if isinstance(piece, bytes) else piece.encode() for piece in tokens(text))
     if tokens == "label":

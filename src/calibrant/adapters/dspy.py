@@ -27,7 +27,7 @@ from calibrant.adapters._state import Watch, refuse_several
 from calibrant.core._completion import Completion
 from calibrant.core._errors import ConfigurationError, DataError, LogprobsUnavailableError, ProviderError
 from calibrant.core._installation import install_command
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import LabelSet, label_in
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Prediction, Token
 from calibrant.core._reported import is_number, listed
 from calibrant.core._rows import Example
@@ -318,9 +318,7 @@ class ConfidenceMetric(ConfidenceGrader):
                 f"{sorted(gold.keys())}: name it with label_field."
             )
         answer = gold[self.label_field]
-        known = None
-        if isinstance(answer, str):
-            known = self.labels.canonical(answer)
+        known = label_in(answer, self.labels)
         if known is None:
             raise DataError(
                 f"Expected a true label among the {len(self.labels)} labels ({listed(self.labels.labels)}), got "
@@ -341,9 +339,7 @@ class ConfidenceMetric(ConfidenceGrader):
         reason = str(pred.get("reason") or "")
         if outcome is not Outcome.OK:
             return Prediction(label=None, outcome=outcome, reason=reason, text=text)
-        known = None
-        if isinstance(label, str):
-            known = self.labels.canonical(label)
+        known = label_in(label, self.labels)
         if known is None:
             wrote = text or ("" if label is None else str(label))
             return Prediction(

@@ -6,6 +6,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -15,6 +16,7 @@ import pydantic
 from calibrant.cascade._methods import LOOPER_KEYS, METHODS, CascadeSettings, methods_with
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import JsonObject
+from calibrant.core._reported import without_none
 from calibrant.core._settings import Section, describe_problem, line_of, parse_toml, read_text
 from calibrant.routing._settings import (
     BanditSettings,
@@ -260,7 +262,7 @@ def _zeph_providers(entries: object, reader: _Reader) -> Iterator[JsonObject]:
         reader.origins["providers", number, "alias"] = (*place, "name")
         if entry.get("embed") is True:
             reader.values.setdefault("embedding_provider", entry.get("name", name))
-        yield {"name": name, **{key: value for key, value in optional.items() if value is not None}}
+        yield {"name": name, **without_none(optional)}
 
 
 def _check_provider(entry: Mapping[str, Any], place: _Location, reader: _Reader) -> None:
@@ -280,10 +282,11 @@ def _check_provider(entry: Mapping[str, Any], place: _Location, reader: _Reader)
             reader.note((*place, key), f"{key}: expected {expected}, got {entry.get(key)!r:.80}.")
 
 
+@dataclass(eq=False)
 class _Reader:
     """Converter of a configuration's keys to settings, which records their locations and all problems.
 
-    Parameters
+    Attributes
     ----------
     path : Path
         The file, for messages.
@@ -297,34 +300,25 @@ class _Reader:
         Location of the keys in the file; messages then have the file's names.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        keys: Mapping[str, str],
-        line_of: Callable[[_Location], int],
-        *,
-        kind: str,
-        page: str,
-        root: tuple[str, ...] = (),
-    ) -> None:
-        self.values: JsonObject = {}
-        self.origins: dict[_Location, _Location] = {}
-        self._path = path
-        self._keys = keys
-        self._line_of = line_of
-        self._kind = kind
-        self._page = page
-        self._root = root
-        self._problems: list[tuple[int, str]] = []
+    path: Path
+    keys: Mapping[str, str]
+    line_of: Callable[[_Location], int]
+    _: KW_ONLY
+    kind: str
+    page: str
+    root: tuple[str, ...] = ()
+    values: JsonObject = field(default_factory=dict, init=False)
+    origins: dict[_Location, _Location] = field(default_factory=dict, init=False)
+    _problems: list[tuple[int, str]] = field(default_factory=list, init=False)
 
     def note(self, at: _Location, problem: str) -> None:
         """Record a problem at a location."""
-        self._problems.append((self._line_of(at), problem))
+        self._problems.append((self.line_of(at), problem))
 
     def refuse(self) -> None:
         """Raise ConfigurationError if problems were recorded."""
         if self._problems:
-            lines = [f"{self._path}:{line}: {problem}" for line, problem in sorted(self._problems)]
+            lines = [f"{self.path}:{line}: {problem}" for line, problem in sorted(self._problems)]
             raise ConfigurationError("\n".join(lines))
 
     def origin(self, location: _Location) -> _Location:
@@ -332,7 +326,7 @@ class _Reader:
         for length in range(len(location), 0, -1):
             if location[:length] in self.origins:
                 return (*self.origins[location[:length]], *location[length:])
-        return (*self._root, *location)
+        return (*self.root, *location)
 
     def known_values(self, table: object, place: _Location, names: Collection[str]) -> JsonObject:
         """Return the known values of a table; record unknown keys as problems."""
@@ -340,7 +334,7 @@ class _Reader:
         if not isinstance(table, dict):
             self.note(
                 place,
-                f"{where or 'the configuration'}: expected a {self._kind}, got {table!r:.80}: {self._page}",
+                f"{where or 'the configuration'}: expected a {self.kind}, got {table!r:.80}: {self.page}",
             )
             return {}
         for name in table.keys() - names:
@@ -351,16 +345,16 @@ class _Reader:
 
     def take(self, table: object, prefix: str = "") -> None:
         """Read the settings of a table and of the tables in it; `prefix` begins their keys."""
-        place = (*self._root, *prefix.split(".")[:-1])
-        inner = (key.removeprefix(prefix) for key in self._keys if key.startswith(prefix))
+        place = (*self.root, *prefix.split(".")[:-1])
+        inner = (key.removeprefix(prefix) for key in self.keys if key.startswith(prefix))
         known = dict.fromkeys(key.partition(".")[0] for key in inner)
         for name, value in self.known_values(table, place, known).items():
             key = prefix + name
-            is_table = any(other.startswith(f"{key}.") for other in self._keys)
-            if is_table and (isinstance(value, dict) or key not in self._keys):
+            is_table = any(other.startswith(f"{key}.") for other in self.keys)
+            if is_table and (isinstance(value, dict) or key not in self.keys):
                 self.take(value, f"{key}.")
             else:
-                location = tuple(self._keys[key].split("."))
+                location = tuple(self.keys[key].split("."))
                 self._set(location, value, (*place, name))
 
     def _set(self, location: _Location, value: object, place: _Location) -> None:
@@ -384,9 +378,7 @@ class _Reader:
         except pydantic.ValidationError as error:
             for item in error.errors():
                 place = self.origin(item["loc"])
-                self.note(
-                    place, describe_problem({**item, "loc": place if self._root else item["loc"]}, kind)
-                )
+                self.note(place, describe_problem({**item, "loc": place if self.root else item["loc"]}, kind))
             self.refuse()
             raise
 

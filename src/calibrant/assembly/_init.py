@@ -172,10 +172,10 @@ class TaskDraft:
 def draft_task(
     data: Path,
     *,
-    text: str | None = None,
-    label: str | None = None,
-    model: str | None = None,
-    ask: Ask | None = None,
+    text: str | None,
+    label: str | None,
+    model: str | None,
+    ask: Ask | None,
 ) -> TaskDraft:
     """Draft a task file for a data file: columns, labels, splits and prompt.
 
@@ -183,11 +183,11 @@ def draft_task(
     ----------
     data : Path
         A file that `read_rows` reads.
-    text, label : str, optional
+    text, label : str or None
         Names of its columns; found by their content by default.
-    model : str, optional
+    model : str or None
         Name of the model; texts that are too long for the embedded one are warned of.
-    ask : callable, optional
+    ask : callable or None
         Asks the user where several columns fit.
 
     Raises
@@ -465,7 +465,7 @@ def prompt_of(draft: TaskDraft) -> str:
     label = label.replace("_", " ").lower() if is_noun else "label"
     names = [name for name, _ in draft.labels]
     if any("," in name for name in names):  # else nobody could tell where one ends
-        names = [json.dumps(name, ensure_ascii=False) for name in names]
+        names = [json_text(name) for name in names]
     several = draft.answer_separator is not None
     choice = f"choose the {label} that fits it best."
     choices = f"The {label} is one of"
@@ -480,7 +480,7 @@ def prompt_of(draft: TaskDraft) -> str:
 
 def _toml(text: str) -> str:
     """Return a text as a TOML string, which differs from JSON's in the character DEL alone."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json_text(text).replace("\x7f", "\\u007f")
 
 
 @dataclass(frozen=True)
@@ -666,9 +666,9 @@ def find_columns(
     columns: Sequence[Column],
     *,
     path: Path,
-    text: str | None = None,
-    label: str | None = None,
-    ask: Ask | None = None,
+    text: str | None,
+    label: str | None,
+    ask: Ask | None,
 ) -> FoundColumns:
     """Find the columns of text and label.
 
@@ -678,9 +678,9 @@ def find_columns(
         The file's columns.
     path : Path
         The file, for messages.
-    text, label : str, optional
+    text, label : str or None
         Names that the user gave.
-    ask : callable, optional
+    ask : callable or None
         Asks where several columns are alike; without it the likeliest is taken.
 
     Raises

@@ -36,7 +36,7 @@ class RowChecks:
         Rows of each spelling of a label.
     """
 
-    longest: int | None = None
+    longest: int | None
     rows: int = 0
     without_text: int = 0
     without_answer: int = 0

@@ -179,7 +179,7 @@ def rows_to_ask(  # noqa: PLR0913 (keyword-only options)
     delta: float,
     metric: Metric,
     budget: int,
-    inputs: Sequence[str | int] | None = None,
+    inputs: Sequence[str | int] | None,
     key: str = DEFAULT_KEY,
 ) -> Generator[int | AskedCertificate, bool | None, None]:
     """Yield the place of the row to label next, and take whether its answer is right; the certificate comes last.

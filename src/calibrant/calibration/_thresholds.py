@@ -720,7 +720,7 @@ def with_best_promise(
     confidence: ArrayLike,
     correct: ArrayLike,
     *,
-    groups: ArrayLike | None = None,
+    groups: ArrayLike | None,
 ) -> CertifiedThreshold:
     """Return a certificate; one without a threshold together with the best promise that the rows bear."""
     if wanted.threshold is not None:

@@ -22,7 +22,7 @@ from calibrant.cascade._walk import CascadeBudget, CascadeMember, ContextOf, Jud
 from calibrant.cascade.automix._several import CascadePolicy
 from calibrant.core._completion import Client
 from calibrant.core._errors import ConfigurationError
-from calibrant.core._fingerprint import Fingerprint, sha256_of
+from calibrant.core._fingerprint import Fingerprint, asked_text, sha256_of
 from calibrant.core._prediction import Journal, LogprobSpace
 from calibrant.core._predictor import Limits, OnPrediction, Query, Stop
 from calibrant.heads._head import Head
@@ -350,7 +350,7 @@ class Cascade(BasePredictor):
         # Names of models alone do not tell cascades of other prompts and thresholds apart.
         settings = json.dumps(self.describe(), sort_keys=True, default=repr)
         return Fingerprint(
-            prompt=self.prompt if self.user_template is None else f"{self.prompt}\n\n{self.user_template}",
+            prompt=asked_text(self.prompt, self.user_template),
             model=f"{self.name} {sha256_of(settings)[:16]}",
             space=self.space,
             labels=self.labels,

@@ -26,6 +26,7 @@ from calibrant.core._settings import (
     Section,
     Share,
     known_name,
+    not_beside,
     register,
     wrong,
 )
@@ -241,7 +242,7 @@ class CascadeSettings(Section):
     file: Path | None = None
     confidence_method: _Method = "avg_logprob"
     threshold: Share | None = None
-    native_threshold: Number | None = None
+    native_threshold: Annotated[Number | None, not_beside("threshold")] = None
     escalation_order: Literal["size", "small_to_large", "declared", "cost", "automix"] = "small_to_large"
     cost_quality_tradeoff: Share = 0.3
     token_filter: Annotated[
@@ -269,13 +270,6 @@ class CascadeSettings(Section):
                 "a value in the method's own unit goes into native_threshold of a task file",
             )
         return threshold
-
-    @pydantic.field_validator("native_threshold")
-    @classmethod
-    def _check_one_threshold(cls, native: float | None, info: pydantic.ValidationInfo) -> float | None:
-        if native is not None and info.data.get("threshold") is not None:
-            raise wrong("Input should not come beside threshold", "keep one of the two")
-        return native
 
     @pydantic.field_validator(*_KEYS_OF_SOME)
     @classmethod

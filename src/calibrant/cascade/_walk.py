@@ -33,7 +33,17 @@ from calibrant.core._errors import (
     ProviderTimeoutError,
 )
 from calibrant.core._fingerprint import sha256_of
-from calibrant.core._prediction import Journal, JsonObject, Outcome, Prediction, Record, Step, Usage, Verdict
+from calibrant.core._prediction import (
+    Journal,
+    JsonObject,
+    Outcome,
+    Prediction,
+    Record,
+    Step,
+    Usage,
+    Verdict,
+    failed_prediction,
+)
 from calibrant.core._predictor import Limits, Query
 from calibrant.core._reported import counted
 from calibrant.inference._classifier import Classifier
@@ -58,15 +68,15 @@ class RowLimits:
 
     Attributes
     ----------
-    max_escalations : int, optional
+    max_escalations : int or None
         How often an answer may be passed over for the next model's. Models that fail are no
         escalation.
-    max_tokens : int, optional
+    max_tokens : int or None
         Tokens of all calls for the row, prompts included, after which no further model is asked.
-    max_cost : float, optional
+    max_cost : float or None
         US dollars, alike; where a call's price is not known, the limit cannot be kept, and no further
         model is asked.
-    deadline_seconds : float, optional
+    deadline_seconds : float or None
         Seconds after which no further model is asked, and every call under way but the first
         model's answer is given up.
 
@@ -76,10 +86,10 @@ class RowLimits:
         A limit is no number of at least 0.
     """
 
-    max_escalations: int | None = None
-    max_tokens: int | None = None
-    max_cost: float | None = None
-    deadline_seconds: float | None = None
+    max_escalations: int | None
+    max_tokens: int | None
+    max_cost: float | None
+    deadline_seconds: float | None
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -669,14 +679,7 @@ class Walk:
         except ProviderError as error:
             if error.systemic:
                 row.systemic.append(error)
-            return Prediction(
-                label=None,
-                outcome=Outcome.ERROR,
-                reason=str(error),
-                attempts=error.attempts,
-                usage=error.usage or Usage(),
-                status=error.status,
-            )
+            return failed_prediction(error)
         return await classifier.finished_ahead(query, answer, charge=partial(self._charge, classifier))
 
     async def _assess(

@@ -13,14 +13,14 @@ from calibrant import evaluation, inference
 from calibrant.cli._commands import PromptedOptions
 from calibrant.cli._decided_labels import NOTE, DecidedLabels, LabelJob
 from calibrant.cli._options import FAILED
-from calibrant.cli._prompted import asked_task, prompted, source_of, without_head, write_demonstrations
+from calibrant.cli._prompted import asked_task, prompted, source_of, without_head
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._reported import counted
 from calibrant.core._rows import Columns, DataSource, Example, read_rows, read_texts
 from calibrant.core._task import Split, Task
-from calibrant.evaluation._data import UnlabelledTexts
+from calibrant.evaluation._data import UnlabelledTexts, write_demonstrations
 from calibrant.evaluation._label import unlabelled
 from calibrant.inference._classifier import as_classifier
 from calibrant.tuned._task_record import record_run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,10 @@ from calibrant.cli._options import FAILED, discard_output
 from calibrant.cli._prompted import source_of
 from calibrant.cli._tables import say
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import json_text
+from calibrant.core._frames import answering_model
 from calibrant.core._prediction import Outcome, Prediction
+from calibrant.core._reported import shortened
 from calibrant.core._rows import Example, TextWithContext, read_texts
 from calibrant.core._task import Task
 from calibrant.runs._rows import row_record
@@ -122,10 +124,10 @@ def _line(
         record = _record(text, prediction)
         if decision is not None:
             record |= {"calibrated": decision.calibrated, "decision": decision.name}
-        return json.dumps(record, ensure_ascii=False)
-    shown = _shorten(text)
+        return json_text(record)
+    shown = shortened(text, 80)
     if with_model:
-        shown = f"{_answering_model(prediction)}\t{shown}"
+        shown = f"{answering_model(prediction) or '-'}\t{shown}"
     if prediction.outcome is not Outcome.OK:
         return f"{prediction.outcome.value}\t-\t{shown}\t({' '.join(prediction.reason.split())})"
     sure = prediction.confidence if decision is None else decision.final_confidence
@@ -138,14 +140,8 @@ def _line(
     if decision is not None and decision.name == "review":
         line += "\t(to be reviewed)"
     if prediction.accepted is False:
-        line += f"\t(not accepted: {_shorten(prediction.reason or 'no model was sure enough', 200)})"
+        line += f"\t(not accepted: {shortened(prediction.reason or 'no model was sure enough', 200)})"
     return line
-
-
-def _answering_model(prediction: Prediction) -> str:
-    """Return the name, in the cascade, of the model that answered, or else the model's own name."""
-    answers = [step.model for step in prediction.steps if step.label == prediction.label]
-    return answers[-1] if answers else prediction.model or "-"
 
 
 def _record(text: str, prediction: Prediction) -> dict[str, Any]:
@@ -156,10 +152,3 @@ def _record(text: str, prediction: Prediction) -> dict[str, Any]:
     for part in record.get("parts", ()):
         del part["correct"]
     return record
-
-
-def _shorten(text: str, limit: int = 80) -> str:
-    flat = " ".join(text.split())
-    if len(flat) <= limit:
-        return flat
-    return flat[: limit - 1] + "…"

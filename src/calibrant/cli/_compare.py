@@ -18,7 +18,7 @@ from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import FloatArray
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, one_line, without_none
 from calibrant.evaluation._anchors import (
     NOISE,
     STILL,
@@ -227,9 +227,7 @@ def _ask_anchors(options: Compare, count: int) -> None:
         )
     rows = SavedRows.load(run)
     chosen = choose_anchors(rows, count)
-    place = {}
-    if options.api_base is not None:
-        place = {"api_base": options.api_base}
+    place = without_none({"api_base": options.api_base})
     # No cache and no journal: what was answered before is what today's answers are compared with.
     tuned = from_run(run, task=options.task)
     with contextlib.closing(open_tuned(tuned, options=place)) as classifier:
@@ -295,7 +293,7 @@ def _anchor_lines(found: AnchorComparison, model: str) -> Iterator[str]:
 def _changed_line(one: Anchor) -> str:
     then = f"{one.label or '-'} {number(one.confidence)}"
     now = f"{one.label_now or '-'} {number(one.confidence_now)}"
-    text = " ".join(one.input.split())
+    text = one_line(one.input)
     return f"  row {one.index}: {then} then, {now} now: {text[:_ANCHOR_TEXT]}"
 
 

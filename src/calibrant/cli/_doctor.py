@@ -22,8 +22,9 @@ from calibrant.cli._tables import print_output
 from calibrant.clients._endpoint import hidden_in_address, hidden_options, holds_digest, public_address
 from calibrant.clients._weights import local_models, name_forms
 from calibrant.core._errors import StateError
+from calibrant.core._files import json_text
 from calibrant.core._prediction import LogprobSpace
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, one_line
 from calibrant.inference._examinations import Examination, FindingVerdict, save_examination
 from calibrant.inference.doctor._examine import examine
 
@@ -86,8 +87,8 @@ def _print(found: Examination, stored: Path | None, options: Mapping[str, Any]) 
         console.print(_table(found))
     else:
         for finding in found.findings:
-            sys.stdout.write(f"{finding.feature}\t{finding.verdict.value}\t{_line(finding.detail)}\n")
-    lines = [f"{finding.feature}: {_line(finding.remedy)}" for finding in found.findings if finding.remedy]
+            sys.stdout.write(f"{finding.feature}\t{finding.verdict.value}\t{one_line(finding.detail)}\n")
+    lines = [f"{finding.feature}: {one_line(finding.remedy)}" for finding in found.findings if finding.remedy]
     if lines:
         sys.stdout.write("\nWhat to do:\n" + "".join(f"  {line}\n" for line in lines))
     calls = counted(found.calls, "call")
@@ -111,23 +112,19 @@ def _table(found: Examination) -> Table:
         table.add_row(
             finding.feature,
             Text(finding.verdict.value, style=_STYLES[finding.verdict]),
-            Text(_line(finding.detail)),
+            Text(one_line(finding.detail)),
         )
     return table
 
 
-def _line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def settings_toml(found: Examination, options: Mapping[str, Any] | None = None) -> str:
+def settings_toml(found: Examination, options: Mapping[str, Any] | None) -> str:
     """Return the recommended ``[model]`` and ``[scoring]`` sections of a task file, free of credentials.
 
     Parameters
     ----------
     found : Examination
         The examination.
-    options : mapping, optional
+    options : mapping or None
         Options of the examination, address included; a comment stands for each credential.
     """
     options = dict(options or {})
@@ -189,7 +186,7 @@ def _value(value: Any) -> str:  # noqa: ANN401 (any JSON value)
         return f"{{{inside}}}"
     if isinstance(value, list):
         return f"[{', '.join(_value(found) for found in value if found is not None)}]"
-    return json.dumps(value, ensure_ascii=False)  # TOML knows no surrogate pairs
+    return json_text(value)  # TOML knows no surrogate pairs
 
 
 _EMBEDDED = "embedded, no key needed"

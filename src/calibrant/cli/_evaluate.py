@@ -9,23 +9,23 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibrant import assembly, calibration, evaluation, inference
 from calibrant.cli._evaluation_table import acceptance_lines, baseline_lines, print_result, routing_stats
 from calibrant.cli._options import FAILED, GATE_FAILED, INTERRUPTED
 from calibrant.cli._progress import ENDED_BY_SIGNAL, EvaluationDisplay, interruptible
-from calibrant.cli._prompted import Source, source_of, without_head, write_demonstrations
+from calibrant.cli._prompted import Source, source_of, without_head
 from calibrant.cli._tables import check_tracking, say, track
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, ProviderError, StateError
 from calibrant.core._fingerprint import NO_TEXTS, TextDigests
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Journal, LogprobSpace, Outcome
 from calibrant.core._predictor import Limits, Stop
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, without_none
 from calibrant.core._rows import DataSource
 from calibrant.core._task import SPLITS, Task
-from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect
+from calibrant.evaluation._data import UnlabelledTexts, asked_as_before, inspect, write_demonstrations
 from calibrant.evaluation._evaluator import BatchEvaluator, default_cache
 from calibrant.evaluation._looks import MOST_KNOWN
 from calibrant.evaluation._metrics import GATES, check_gates
@@ -358,24 +358,23 @@ def _opening(source: Source, options: RunOptions, classifier: BasePredictor) -> 
     if source.tuned is not None:
         from calibrant.tuned._open import open_tuned  # task files do without it
 
-        given = {}
-        if options.api_base is not None:
-            given = {"api_base": options.api_base}
+        given = without_none({"api_base": options.api_base})
         return partial(open_tuned, source.tuned, model=options.model, options=given)
     task = source.task
-    # Heads, priors and demonstrations belong to single classifiers.
-    one = classifier if isinstance(classifier, inference.Classifier) else None
-    shown = None if one is None else one.demonstrations
-    if one is not None and one.space is LogprobSpace.FUSED:  # which this machine may have found out
-        own = {"scoring": "fused", "samples": one.method.calls_a_row}
-        task = replace(task, model=task.model.model_copy(update=own))
+    learned: dict[str, Any] = {}  # heads, priors and demonstrations belong to single classifiers
+    if isinstance(classifier, inference.Classifier):
+        learned = {"head": classifier.head, "label_prior": classifier.prior_correction}
+        shown = classifier.demonstrations
+        if shown is not None and shown.settings is not None:
+            learned["shown"] = (shown.settings, shown.index.to_text())
+        if classifier.space is LogprobSpace.FUSED:  # which this machine may have found out
+            own = {"scoring": "fused", "samples": classifier.method.calls_a_row}
+            task = replace(task, model=task.model.model_copy(update=own))
     return partial(
         _opened_again,
         replace(without_head(task), demonstrations=None),
         prompt=(classifier.prompt, classifier.user_template) if _replaces_prompt(options) else None,
-        head=None if one is None else one.head,
-        label_prior=None if one is None else one.prior_correction,
-        shown=None if shown is None else (shown.settings, shown.index.to_text()),
+        **learned,
     )
 
 
@@ -383,18 +382,19 @@ def _opened_again(
     task: Task,
     *,
     prompt: tuple[str, str | None] | None,
-    head: Head | None,
-    label_prior: calibration.LabelPriorCorrection | None,
-    shown: tuple[DemonstrationSettings | None, str] | None,
+    head: Head | None = None,
+    label_prior: calibration.LabelPriorCorrection | None = None,
+    shown: tuple[DemonstrationSettings, str] | None = None,
     limits: Limits,
 ) -> BasePredictor:
     classifier = assembly.open_classifier(task, limits=limits)
     if prompt is not None:
         classifier = classifier.with_prompt(prompt[0], user_template=prompt[1])
-    if shown is not None and shown[0] is not None:
-        index = inference.DemonstrationIndex.from_text(shown[1], labels=classifier.labels)
+    if shown is not None:
+        settings, rows = shown
+        index = inference.DemonstrationIndex.from_text(rows, labels=classifier.labels)
         one = as_classifier(classifier, to_use="demonstrations")
-        classifier = one.with_demonstrations(index, **shown[0].model_dump())
+        classifier = one.with_demonstrations(index, **settings.model_dump())
     if head is not None:
         as_classifier(classifier, to_use="head").head = head
     elif label_prior is not None:

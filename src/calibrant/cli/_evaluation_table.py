@@ -48,8 +48,8 @@ def print_result(  # noqa: PLR0913 (keyword-only options)
     entry: HistoryEntry | None = None,
     *,
     routing: RoutingStats | None = None,
-    baselines: Sequence[str] = (),
-    is_free: bool = False,
+    baselines: Sequence[str],
+    is_free: bool,
     as_json: bool,
 ) -> None:
     """Print the metrics of a finished evaluation, the `baselines` and the output files."""

@@ -55,9 +55,7 @@ def init(options: Init) -> None:
     print_output(record, _lines(draft, models, path, commands), as_json=options.as_json)
 
 
-def _chosen_model(
-    name: str | None, usable: Sequence[UsableModel], *, api_base: str | None = None
-) -> UsableModel:
+def _chosen_model(name: str | None, usable: Sequence[UsableModel], *, api_base: str | None) -> UsableModel:
     """Return the model that the user names, or else the first usable one, or else the embedded one."""
     if api_base is not None:
         if name is None:

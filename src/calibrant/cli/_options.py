@@ -239,7 +239,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 @contextlib.contextmanager
-def exits_on_error(*, is_resumable: bool = False) -> Iterator[None]:
+def exits_on_error(*, is_resumable: bool) -> Iterator[None]:
     """Print calibrant's errors on one line and exit with a code; other errors keep their traceback."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     try:

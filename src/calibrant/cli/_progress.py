@@ -225,14 +225,14 @@ def _wait(rate_limits: Mapping[str, float]) -> str:
 
 
 @contextlib.contextmanager
-def interruptible(*, at_once: bool = False) -> Iterator[Stop]:
+def interruptible(*, at_once: bool) -> Iterator[Stop]:
     """Yield a `Stop` that the first Ctrl-C (or SIGTERM) requests; a second one ends the run at once.
 
     Calls in flight are finished; rows that wait for a rate limit or before another attempt are given up.
 
     Parameters
     ----------
-    at_once : bool, default False
+    at_once : bool
         Give up the rows under way instead of finishing them: on a model in this process they cost nothing to
         ask again.
     """

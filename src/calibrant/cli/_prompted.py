@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibrant import assembly, calibration, inference
 from calibrant.core._errors import ConfigurationError, DataError
-from calibrant.core._files import decoding_problem, write_atomically
+from calibrant.core._files import decoding_problem
 from calibrant.core._settings import DemonstrationSettings, HeadSettings
 from calibrant.core._task import Task
 from calibrant.inference._classifier import as_classifier
@@ -157,7 +157,7 @@ def without_head(task: Task) -> Task:
     return replace(task, head=task.head.model_copy(update={"file": None}))
 
 
-def open_prompted(task: Task, options: PromptedOptions, *, limits: Limits | None = None) -> BasePredictor:
+def open_prompted(task: Task, options: PromptedOptions, *, limits: Limits | None) -> BasePredictor:
     """Open a task's classifier under the model and the prompt that the options name; see `prompted`.
 
     Raises
@@ -240,17 +240,6 @@ def _demonstrating(predictor: BasePredictor, chosen: str | None, rows: Path) -> 
         return classifier.with_demonstrations(None)
     index = inference.DemonstrationIndex.from_text(read_prompt(rows), labels=classifier.labels)
     return classifier.with_demonstrations(index, **DemonstrationSettings.from_text(chosen).model_dump())
-
-
-def write_demonstrations(predictor: BasePredictor, directory: Path) -> None:
-    """Write the demonstrations to a run's directory, if the classifier has any."""
-    shown = None
-    if isinstance(predictor, inference.Classifier):
-        shown = predictor.demonstrations
-    if shown is not None and shown.settings is not None:
-        from calibrant.runs._directory import DEMONSTRATIONS
-
-        write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
 
 
 def read_prompt(path: Path) -> str:

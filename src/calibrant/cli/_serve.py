@@ -21,6 +21,7 @@ from calibrant.cli._options import parse_option
 from calibrant.cli._tables import print_output, say
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._predictor import Limits, Predictor
+from calibrant.core._reported import without_none
 from calibrant.core._task import RecordedTask
 from calibrant.evaluation._history import AnswerRecorder, RunScope
 from calibrant.heads._tuned import Tuned
@@ -105,9 +106,7 @@ def _model_alone(options: Serve) -> Classifier:
         raise ConfigurationError(
             f"Expected a bundle, a run or a task file, or --model alone, got {got}: name what is to be served."
         )
-    address = {}
-    if options.api_base is not None:
-        address = {"api_base": options.api_base}
+    address = without_none({"api_base": options.api_base})
     return Classifier(
         model=options.model,
         labels=["no", "yes"],

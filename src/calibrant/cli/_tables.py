@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import shutil
 import sys
 import textwrap
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from calibrant.core._errors import CalibrantError, ConfigurationError
+from calibrant.core._files import json_text
 from calibrant.core._prediction import Interval, Usage
 from calibrant.metrics._remarks import dollars
 
@@ -26,7 +26,7 @@ _SERVICES: Final = ("mlflow",)
 
 def print_output(record: Mapping[str, Any] | Sequence[Any], lines: Iterable[str], *, as_json: bool) -> None:
     """Print a record as JSON on one line, or else lines of text, and flush."""
-    text = json.dumps(record, ensure_ascii=False) if as_json else "\n".join(_fitted(lines))
+    text = json_text(record) if as_json else "\n".join(_fitted(lines))
     if text:
         sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

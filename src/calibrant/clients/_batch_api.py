@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -71,14 +71,14 @@ class RemoteBatch:
 
     id: str
     status: str
-    output_file: str | None = None
-    error_file: str | None = None
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-    errors: tuple[str, ...] = ()
-    created: float | None = None
-    metadata: Record = field(default_factory=dict)
+    output_file: str | None
+    error_file: str | None
+    total: int
+    completed: int
+    failed: int
+    errors: tuple[str, ...]
+    created: float | None
+    metadata: Record
 
     @property
     def ended(self) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from calibrant.core._completion import TokenContinuation, Vocabulary
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import json_text
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import BoolArray, SingleArray
 from calibrant.core._reported import is_number, reported_mapping
@@ -55,7 +56,7 @@ class Constraint:
 
     def grammar(self) -> str:
         """Return the llguidance grammar of a value and its closing quote."""
-        alternatives = " | ".join(json.dumps(value + '"', ensure_ascii=False) for value in self.values)
+        alternatives = " | ".join(json_text(value + '"') for value in self.values)
         # One terminal: as rules, 2,000 labels overflow a row of the parser.
         return f"%llguidance {{}}\nstart: VALUE\nVALUE: {alternatives}"
 
@@ -271,7 +272,7 @@ def _parts(node: SchemaNode, path: tuple[str, ...]) -> _Parts | None:
         if values and all(isinstance(value, str) for value in values):
             written = dict.fromkeys(map(json_escaped, values))
             return ['"', SchemaChoice(path=path, before="", values=tuple(written)), '"']
-        return [json.dumps(values[0], ensure_ascii=False)] if len(values) == 1 else None
+        return [json_text(values[0])] if len(values) == 1 else None
     if not node.is_one_object:
         element = _element(node, path)
         return None if element is None else [element]
@@ -327,7 +328,7 @@ def _largest_enum(node: SchemaNode, depth: int = 0) -> int:
 
 def json_escaped(value: str) -> str:
     """Return a text as it stands between the quotes of a JSON text."""
-    return json.dumps(value, ensure_ascii=False)[1:-1]
+    return json_text(value)[1:-1]
 
 
 SAMPLING_OPTIONS: Final = frozenset({"temperature", "top_p", "seed"})
@@ -463,10 +464,11 @@ class Grammars:
         return Grammar(matcher, len(self.tokens))
 
 
+@dataclass(eq=False)
 class Grammar:
     """State of a grammar during the generation of one answer.
 
-    Parameters
+    Attributes
     ----------
     matcher : llguidance.LLMatcher
         The grammar with its position.
@@ -474,33 +476,32 @@ class Grammar:
         Number of tokens.
     """
 
-    def __init__(self, matcher: Any, size: int) -> None:  # noqa: ANN401 (a type of an extra)
-        self._matcher = matcher
-        self._size = size
+    matcher: Any
+    size: int
 
     @property
     def is_over(self) -> bool:
         """True once the answer is complete."""
-        return bool(self._matcher.is_stopped())
+        return bool(self.matcher.is_stopped())
 
     def allowed(self) -> BoolArray:
         """Return a mask of the tokens that may come next, shape (V,)."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        bits = np.frombuffer(self.matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
-        allowed = np.zeros(self._size, dtype=np.bool_)
-        mask = np.unpackbits(bits, bitorder="little")[: self._size]
+        allowed = np.zeros(self.size, dtype=np.bool_)
+        mask = np.unpackbits(bits, bitorder="little")[: self.size]
         allowed[: len(mask)] = mask
         return allowed
 
     def accept(self, token: int) -> None:
         """Advance the grammar by a generated token."""
-        self._matcher.consume_token(token)
+        self.matcher.consume_token(token)
         self._check()
 
     def _check(self) -> None:
-        if self._matcher.is_error():
+        if self.matcher.is_error():
             raise ConfigurationError(
-                f"The grammar cannot be enforced any further: {self._matcher.get_error()}"
+                f"The grammar cannot be enforced any further: {self.matcher.get_error()}"
             )
 
 

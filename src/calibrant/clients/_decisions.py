@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from calibrant.clients._calls import CallGate, FirstCall
 from calibrant.clients._endpoint import (
-    given,
     litellm_endpoint,
     resolve_endpoint,
     secret_texts,
@@ -28,7 +27,7 @@ from calibrant.clients._litellm import (
 from calibrant.core._completion import CompletionRequest, DecisionAnswer, DecisionQuestion, DecisionResponse
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Record, Usage
-from calibrant.core._reported import bounded_count, is_number, reported_mapping
+from calibrant.core._reported import bounded_count, is_number, reported_mapping, without_none
 
 DECISIONS: Final = "decisions/"
 SYSTEM_ONE: Final = "systemone/"
@@ -92,7 +91,7 @@ class RemoteDecisionClient:
         max_concurrency: int | None = None,
         **options: Any,  # noqa: ANN401 (litellm's own parameters)
     ) -> None:
-        set_options = given(options)
+        set_options = without_none(options)
         unknown = sorted(set_options.keys() - _OPTIONS - set(PRICE_OPTIONS))
         if unknown:
             raise ConfigurationError(

@@ -32,11 +32,6 @@ Options: TypeAlias = Mapping[str, Any]
 """Options of a model, by name."""
 
 
-def given(options: Options) -> dict[str, Any]:
-    """Return the options that have a value."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 class _Variables(NamedTuple):
     """Environment variables for the address and the key of a kind of server, the same as litellm's."""
 

@@ -336,7 +336,7 @@ class RateState:
         Seconds until the limit of tokens is reset, 0 or more.
     """
 
-    remaining_requests: int | None = None
+    remaining_requests: int | None
     reset_requests_seconds: float | None = None
     remaining_tokens: int | None = None
     reset_tokens_seconds: float | None = None

@@ -20,7 +20,6 @@ from calibrant.clients._calls import CallGate, FirstCall, check_seconds
 from calibrant.clients._endpoint import (
     KNOWN_PREFIXES,
     Options,
-    given,
     hide,
     litellm_endpoint,
     secret_texts,
@@ -32,7 +31,7 @@ from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import FloatArray, LogprobSpace, Usage
-from calibrant.core._reported import bounded_count, is_number, reported_mapping
+from calibrant.core._reported import bounded_count, is_number, reported_mapping, without_none
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -143,7 +142,7 @@ class LiteLLMClient(LiteLLMBase):
             arguments["response_format"] = dict(request.response_format)
         if request.top_logprobs > 0:
             arguments |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-        return given(arguments)
+        return without_none(arguments)
 
 
 def import_litellm() -> ModuleType:
@@ -334,7 +333,7 @@ class Price:
 
     prompt: float
     answer: float
-    cached: float | None = None
+    cached: float | None
 
     def cost(self, usage: object) -> float | None:
         """Return the cost of a call from its ``usage``; None without a number of prompt tokens."""
@@ -470,7 +469,7 @@ def needs_litellm(model: str, options: Options) -> bool:
     options : mapping
         Its options; some are litellm's own.
     """
-    names = given(options).keys() - set(PRICE_OPTIONS)
+    names = without_none(options).keys() - set(PRICE_OPTIONS)
     if any(name in _LITELLM_OPTIONS or name.startswith(_LITELLM_BEGINNINGS) for name in names):
         return True
     if model.startswith(KNOWN_PREFIXES):

@@ -24,7 +24,6 @@ from calibrant.clients._constraint import (
     json_grammar,
     token_record,
 )
-from calibrant.clients._endpoint import given
 from calibrant.clients._engine import (
     LEAST_TOKENS,
     MOST_PLACES,
@@ -44,6 +43,7 @@ from calibrant.clients._weights import check_weights, file_digest, locate_weight
 from calibrant.core._completion import CompletionRequest, NextTokens, TokenLogprobs, Vocabulary
 from calibrant.core._errors import ConfigurationError, ContextLengthError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Usage
+from calibrant.core._reported import without_none
 
 _MAX_TOKENS = 512
 _NEXT_TOKENS = 1000
@@ -339,7 +339,7 @@ class _Decoding:
         ConfigurationError
             An option is unknown.
         """
-        options = given(request.options)
+        options = without_none(request.options)
         unknown = sorted(options.keys() - _OPTIONS)
         if unknown or options.get("n", 1) != 1:
             raise ConfigurationError(

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any, ClassVar, Final
 
 from calibrant.clients._calls import FirstCall, check_seconds
-from calibrant.clients._endpoint import KNOWN_PREFIXES, Options, given, resolve_endpoint, secret_texts
+from calibrant.clients._endpoint import KNOWN_PREFIXES, Options, resolve_endpoint, secret_texts
 from calibrant.clients._failures import HIDDEN, advised, as_status, declined, rate_headers, refusal
 from calibrant.clients._http import HTTPStatusError, JsonHttp, Reply
 from calibrant.clients._litellm import PRICE_OPTIONS, Price, listed_price, price_of_options
 from calibrant.core._completion import CompletionRequest, Message
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import LogprobSpace, Record
-from calibrant.core._reported import reported_mapping
+from calibrant.core._reported import reported_mapping, without_none
 
 # Settings of a client, under calibrant's and litellm's names.
 _SETTINGS: Final = frozenset(
@@ -245,7 +245,7 @@ class Drafts:
         body["model"] = self._model
         if top_logprobs > 0:
             body |= {"logprobs": True, "top_logprobs": top_logprobs}
-        body = given(body)
+        body = without_none(body)
         extra = _mapping(options, "extra_body")
         body |= {name: value for name, value in extra.items() if name not in _BUILT}
         headers = _headers(options)

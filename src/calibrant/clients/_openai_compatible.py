@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 from calibrant.clients._calls import FirstCall, LoopValues
 from calibrant.clients._chat_template import ChatTemplate
-from calibrant.clients._endpoint import given
 from calibrant.clients._http import JsonHttp, Reply
 from calibrant.clients._named_tokens import TokenNaming, check_complete, find_naming, usage_of
 from calibrant.clients._openai_chat import OpenAIChatClient
@@ -29,8 +28,8 @@ from calibrant.core._completion import (
 )
 from calibrant.core._errors import ConfigurationError, ProviderError
 from calibrant.core._prediction import Record, Usage
-from calibrant.core._predictor import CallGroup
-from calibrant.core._reported import bounded_count, reported_mapping
+from calibrant.core._predictor import concurrently
+from calibrant.core._reported import bounded_count, reported_mapping, without_none
 
 _T = TypeVar("_T")
 
@@ -107,7 +106,7 @@ class OpenAICompatibleClient(OpenAIChatClient):
     @property
     def settings(self) -> Record:
         """Settings that can change the answers, besides the model and the request."""
-        return given({"chat_template": self._template_text, "next_tokens": self._next_tokens})
+        return without_none({"chat_template": self._template_text, "next_tokens": self._next_tokens})
 
     async def check_labels(self, labels: Sequence[str]) -> None:
         """Raise ConfigurationError for a label that tokens cannot spell or the context cannot hold.
@@ -566,9 +565,8 @@ class CompletionsServer:
         batches = self.batches((prompt, *(f'{prompt}{value}"' for value in values)))
         fields = {} if naming is None else naming.fields(tokens)
         try:
-            async with CallGroup() as group:
-                tasks = [group.create_task(self.ask(batch, whole=whole, fields=fields)) for batch in batches]
-            answers = [self.http.checked(task.result()) for task in tasks]
+            replies = await concurrently(self.ask(batch, whole=whole, fields=fields) for batch in batches)
+            answers = [self.http.checked(reply) for reply in replies]
             echoes: list[Echoed] = []
             usage = Usage()
             for answer, batch in zip(answers, batches, strict=True):

@@ -275,9 +275,9 @@ class LabelLogprobs:
     """
 
     logprobs: tuple[float, ...]
-    usage: Usage = Usage()
-    model: str | None = None
-    named: Mapping[int, float] = field(default_factory=dict)
+    usage: Usage
+    model: str | None
+    named: Mapping[int, float]
 
 
 class Continuation(Protocol):

@@ -225,15 +225,20 @@ def label_names(frame: Frame, label: str) -> Sequence[str] | None:
     return names
 
 
+def answering_model(prediction: Prediction) -> str | None:
+    """Return the name of the model that answered; in a cascade, its name there."""
+    models = [step.model for step in prediction.steps if step.label == prediction.label]
+    return models[-1] if models else prediction.model
+
+
 def answer_of(prediction: Prediction) -> tuple[Any, ...]:
     """Return the values of `ANSWER_COLUMNS`; in a cascade the provider is the model whose answer was taken."""
-    models = [step.model for step in prediction.steps if step.label == prediction.label]
     return (
         prediction.label,
         prediction.confidence,
         DECISIONS[prediction.accepted],
         prediction.outcome.value,
-        models[-1] if models else prediction.model,
+        answering_model(prediction),
         prediction.usage.cost,
     )
 

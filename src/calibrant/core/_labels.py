@@ -13,6 +13,7 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._prediction import LabelDistribution, Outcome, Prediction
+from calibrant.core._reported import one_line
 from calibrant.core._schema import enum_node, parse_path, placed_value
 
 _LABEL: Final = "label"
@@ -333,6 +334,13 @@ class OpenLabels(LabelSet):
         return id(self)
 
 
+def label_in(value: object, labels: LabelSet) -> str | None:
+    """Return the label of a set that a JSON value spells, or None."""
+    if isinstance(value, str):
+        return labels.canonical(value)
+    return None
+
+
 def _index(labels: tuple[object, ...]) -> dict[str, str]:
     if len(labels) < 2:
         raise ConfigurationError(f"Expected at least two labels, got {len(labels)}: {list(labels)}.")
@@ -361,7 +369,7 @@ def takes_descriptions(labels: LabelSet) -> bool:
 
 def description_lines(descriptions: Mapping[str, str], labels: LabelSet) -> str:
     """Return one line ``label: description`` for each label, which `read_descriptions` converts back."""
-    return "\n".join(f"{label}: {_one_line(descriptions.get(label, ''))}".rstrip() for label in labels)
+    return "\n".join(f"{label}: {one_line(descriptions.get(label, ''))}".rstrip() for label in labels)
 
 
 def read_descriptions(text: str, labels: LabelSet) -> dict[str, str]:
@@ -391,7 +399,7 @@ def read_descriptions(text: str, labels: LabelSet) -> dict[str, str]:
 
 def label_list(descriptions: Mapping[str, str], labels: LabelSet) -> str:
     """Return the list of labels and descriptions that follows an instruction; a label without one stands alone."""
-    words = {label: f": {_one_line(text)}" for label, text in descriptions.items()}
+    words = {label: f": {one_line(text)}" for label, text in descriptions.items()}
     return _HEADING + "\n".join(f"{_BULLET}{label}{words.get(label, '')}" for label in labels)
 
 
@@ -416,12 +424,8 @@ def _divided(line: str, labels: LabelSet) -> tuple[str | None, str]:
     for end in (len(line), *colons):
         label = labels.canonical(line[:end])
         if label is not None:
-            return label, _one_line(line[end + 1 :])
+            return label, one_line(line[end + 1 :])
     return None, ""
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _unexpected(got: str, labels: LabelSet) -> ConfigurationError:

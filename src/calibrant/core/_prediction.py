@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError, ProviderError, StateError
 from calibrant.core._reported import MOST_TOKENS, clean_line
 from calibrant.core._reported import Usage as Usage  # noqa: PLC0414 (errors have some, too)
 
@@ -569,6 +569,18 @@ class Prediction:
         if self.confidence is None:
             return None
         return math.log(max(self.confidence, 1e-300))
+
+
+def failed_prediction(error: ProviderError, *, outcome: Outcome = Outcome.ERROR) -> Prediction:
+    """Return the prediction of a row whose call failed: no label, the reason, and what was paid in vain."""
+    return Prediction(
+        label=None,
+        outcome=outcome,
+        reason=str(error),
+        attempts=error.attempts,
+        usage=error.usage or Usage(),
+        status=error.status,
+    )
 
 
 class Journal(Protocol):

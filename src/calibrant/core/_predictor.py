@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 
 from calibrant.core._completion import Message
 from calibrant.core._errors import ConfigurationError, ProviderError
@@ -23,6 +23,7 @@ INPUT_SLOT: Final = "{input}"
 """Stands for the text in a user template."""
 OnPrediction: TypeAlias = Callable[[int, Prediction], None]
 """Called with the index of a row and its prediction."""
+_T = TypeVar("_T")
 _CANCEL_SCOPE: ContextVar[RetryCancelScope | None] = ContextVar("calibrant_cancel_scope", default=None)
 
 
@@ -355,6 +356,13 @@ class CallGroup(asyncio.TaskGroup):
             if sys.version_info < (3, 13) and task is not None and task.cancelling() > self._cancelling:
                 task.uncancel()
             raise errors.exceptions[0] from None
+
+
+async def concurrently(calls: Iterable[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Return the results of calls in their order; the first failure cancels the others, and is raised as it is."""
+    async with CallGroup() as group:
+        tasks = [group.create_task(call) for call in calls]
+    return [task.result() for task in tasks]
 
 
 async def interruptible_sleep(

@@ -51,7 +51,7 @@ def tie_ranks(texts: Sequence[str | int], *, key: str = DEFAULT_KEY) -> FloatArr
     return np.array(ranks, dtype=np.float64)
 
 
-def draw_ranks(names: Sequence[str | int], *, key: str = DEFAULT_KEY) -> FloatArray:
+def draw_ranks(names: Sequence[str | int], *, key: str) -> FloatArray:
     """Return the ranks in whose order rows are drawn; those of `tie_ranks` order equal texts and are others."""
     return tie_ranks([f"{place} {name}" for place, name in enumerate(names)], key=key)
 

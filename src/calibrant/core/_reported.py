@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard, TypeVar
 
+_T = TypeVar("_T")
 MOST_TOKENS: Final = 2**53
 """The largest count that is believed: every whole number up to it is exact as a float."""
 
@@ -24,6 +25,24 @@ _CONTROLS: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 # White space that JSON knows is layout; the rest has no place in an answer.
 _UNWRITABLE: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def one_line(text: str) -> str:
+    """Return a text in one line, each run of white space as one space."""
+    return " ".join(text.split())
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the beginning of a text in one line of at most so many characters."""
+    line = one_line(text)
+    if len(line) <= most:
+        return line
+    return line[: most - 1] + "…"
+
+
+def without_none(values: Mapping[str, _T | None]) -> dict[str, _T]:
+    """Return the values by name that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)

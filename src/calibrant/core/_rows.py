@@ -267,8 +267,8 @@ def read_examples(
 def iter_examples(
     path: Path,
     *,
-    columns: Columns = Columns(),
-    split: str | None = None,
+    columns: Columns,
+    split: str | None,
     shares: tuple[float, float, float] | None = None,
 ) -> Iterator[tuple[Example, int]]:
     """Yield the examples of `path` one by one with their line numbers.
@@ -279,7 +279,7 @@ def iter_examples(
         The data file.
     columns : Columns
         Which columns hold what.
-    split : {"train", "validation", "test"}, optional
+    split : {"train", "validation", "test"} or None
         Keep only rows of this split; ``val`` and ``dev`` in the file mean ``validation``.
     shares : (float, float, float), optional
         Shares of the three splits, which then need no column. Rows without text or answer are in none of them.

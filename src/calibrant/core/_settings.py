@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -116,6 +117,17 @@ def known_name(known: Mapping[str, Any]) -> BeforeValidator:
         return name
 
     return BeforeValidator(check)
+
+
+def not_beside(other: str) -> AfterValidator:
+    """Return the validator of a key that another one, which the section declares before it, excludes."""
+
+    def check(value: object, info: ValidationInfo) -> object:
+        if value is not None and info.data.get(other) is not None:
+            raise wrong(f"Input should not come beside {other}", "keep one of the two")
+        return value
+
+    return AfterValidator(check)
 
 
 def read_text(path: Path, missing: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import json_text
-from calibrant.core._labels import Aspect, LabelSet, normalise_label
+from calibrant.core._labels import Aspect, LabelSet, label_in, normalise_label
 from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, LabelDistribution, Part, Prediction
 from calibrant.core._reported import counted, listed
 from calibrant.core._schema import (
@@ -347,18 +347,16 @@ def register_labels(kind: type[LabelSet]) -> type[LabelSet]:
     return kind
 
 
-def structured_labels(
-    labels: Sequence[str], *, structure: str = "flat", separator: str | None = None
-) -> LabelSet:
+def structured_labels(labels: Sequence[str], *, structure: str, separator: str | None) -> LabelSet:
     """Return a label set of the given structure.
 
     Parameters
     ----------
     labels : sequence of str
         The labels; from lowest to highest where they are ordinal.
-    structure : str, default "flat"
+    structure : str
         What relation they stand in: ``flat``, ``ordinal``, ``hierarchical`` or a registered one.
-    separator : str, optional
+    separator : str or None
         What stands between the levels of hierarchical labels, ``/`` by default; refused elsewhere.
 
     Raises
@@ -547,10 +545,7 @@ class FieldLabels(CompositeLabels):
             return None
         values = {}
         for field in self.fields:
-            value = found[field.name]
-            label = None
-            if isinstance(value, str):
-                label = field.labels.canonical(value)
+            label = label_in(found[field.name], field.labels)
             if label is None:
                 return None
             values[field.name] = label

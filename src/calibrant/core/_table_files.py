@@ -238,7 +238,7 @@ def _decode(data: bytes, path: Path, line: int) -> str:
 
 
 def read_csv(
-    path: Path, max_bytes: int, form: CsvFormat, column: str | None = None
+    path: Path, max_bytes: int, form: CsvFormat, column: str | None
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the records of a CSV file, each with the number of the line it starts on.
 
@@ -250,7 +250,7 @@ def read_csv(
         Longest row accepted, in bytes.
     form : CsvFormat
         What is known of its format.
-    column : str, optional
+    column : str or None
         A column that its header should have; see `found_separator`.
 
     Raises
@@ -315,7 +315,7 @@ def check_size(size: int, max_bytes: int, path: Path, line: int) -> None:
         )
 
 
-def found_separator(path: Path, encoding: str | None = None, *, column: str | None = None) -> str:
+def found_separator(path: Path, encoding: str | None, *, column: str | None) -> str:
     """Return the separator that gives a file's first records the same number of columns.
 
     A first line such as ``sep=;``, which Excel writes and reads, decides. Else only those count under which the header
@@ -325,9 +325,9 @@ def found_separator(path: Path, encoding: str | None = None, *, column: str | No
     ----------
     path : Path
         The file; a tab comes before the comma where its name ends in ``.tsv``.
-    encoding : str, optional
+    encoding : str or None
         Its encoding, if that is known.
-    column : str, optional
+    column : str or None
         Name of a column.
     """
     with path.open("rb") as file:

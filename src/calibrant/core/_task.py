@@ -17,7 +17,7 @@ import pydantic
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._predictor import INPUT_SLOT
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, without_none
 from calibrant.core._rows import ENDINGS, Columns, DataSource, Example
 from calibrant.core._settings import (
     SCORING_PARAMETERS,
@@ -203,9 +203,7 @@ class Task:
         **sections : Section or None
             By name.
         """
-        changed = {**self.sections, **sections}
-        kept = {name: section for name, section in changed.items() if section is not None}
-        return replace(self, sections=kept)
+        return replace(self, sections=without_none({**self.sections, **sections}))
 
     @classmethod
     def from_file(cls, path: str | Path, *, splits: Sequence[Split] = SPLITS) -> Task:

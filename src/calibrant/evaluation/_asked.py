@@ -32,7 +32,7 @@ from calibrant.core._rows import read_rows
 from calibrant.core._structures import CompositeLabels
 from calibrant.core._table_files import CsvSpelling, csv_spelling
 from calibrant.evaluation._looks import counted_promise
-from calibrant.runs._directory import PREDICTIONS, hold_lock, make_folder, unwritable, write_json
+from calibrant.runs._directory import PREDICTIONS, hold_lock, make_folder, while_writing, write_json
 from calibrant.runs._rows import SavedRows
 
 CERTIFICATE: Final = "certificate.json"
@@ -95,10 +95,8 @@ class AnswerFile:
             Another process has the file open, or its folder cannot be written.
         """
         make_folder(path.parent)
-        try:
+        with while_writing(path, remedy="name another file, or make room"):
             lock = path.with_name(f".{path.name}.lock").open("a+")
-        except OSError as error:
-            raise unwritable(path, error, remedy="name another file, or make room") from error
         with lock:
             lock.seek(0)
             holder = lock.read(20) or "unknown"
@@ -408,7 +406,7 @@ class AskedRows:
         )
 
     def _where(self) -> str:
-        """Return the file of the confidences where one of labels, which may hold calibrated ones, is beside it."""
+        """Return the file with these confidences; an empty text where no labels with calibrated ones are beside it."""
         path = self.rows.path
         has_labels = path.name == PREDICTIONS and any(path.parent.glob("labels.*"))
         return f" in {PREDICTIONS}" if has_labels else ""
@@ -462,7 +460,7 @@ class AskedRows:
 
 
 def certify_saved(
-    promise: RowsPromise, file: AnswerFile, *, answer: LabelSource | None = None, asked: Collection[int] = ()
+    promise: RowsPromise, file: AnswerFile, *, answer: LabelSource | None, asked: Collection[int]
 ) -> AskedRows:
     """Ask for labels of saved rows until the most confident ones keep a promise; see `calibrant.calibration.certify`.
 
@@ -474,10 +472,10 @@ def certify_saved(
         Is asked of its rows.
     file : AnswerFile
         Keeps the answers.
-    answer : callable, optional
+    answer : callable or None
         Returns the true label of a text; by default a person is asked: up to 20 rows are added to the file, and whoever
         has filled them in calls again.
-    asked : collection of int, optional
+    asked : collection of int
         Rows that a person was asked about for the same promise before, by place.
 
     Raises
@@ -487,17 +485,16 @@ def certify_saved(
     DataError
         An answer is no label, or there are no probabilities for recall.
     """
-    if promise.is_refused:
-        return replace(promise.found(file.answers), asked=tuple(sorted(asked)))
-    if answer is None:
+    if answer is None and not promise.is_refused:
         return _asked_of_a_person(promise, file, set(asked))
+    if answer is not None and not promise.is_refused:
 
-    def is_right(place: int) -> bool:
-        if not file.answers.get(place):
-            ask(answer, file, promise.rows, place)
-        return promise.is_right(place, file.answers[place])
+        def is_right(place: int) -> bool:
+            if not file.answers.get(place):
+                ask(answer, file, promise.rows, place)
+            return promise.is_right(place, file.answers[place])
 
-    promise.certificate(is_right)
+        promise.certificate(is_right)
     return replace(promise.found(file.answers), asked=tuple(sorted(asked)))
 
 

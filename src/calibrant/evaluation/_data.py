@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from calibrant.core._errors import ConfigurationError, DataError
+from calibrant.core._files import write_atomically
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import LogprobSpace, Record
 from calibrant.core._predictor import Predictor, Query, Stop
@@ -19,7 +20,7 @@ from calibrant.core._rows import Columns, DataSource, Example, Row, TextWithCont
 from calibrant.core._task import check_answer
 from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
-from calibrant.runs._directory import method_of_rows
+from calibrant.runs._directory import DEMONSTRATIONS, method_of_rows
 
 NO_OTHERS: Final = Columns()
 NO_TEXT: Final = "no text: the model was not asked"
@@ -126,7 +127,7 @@ class UnlabelledFile(UnlabelledTexts):
         Column of the text. A row whose cell is empty becomes an empty text.
     columns : Columns
         Names of the columns of context and identifier, and the format of a CSV file; no others are read.
-    limit : int, optional
+    limit : int or None
         Only so many rows, from the beginning; at least 1.
 
     Raises
@@ -141,9 +142,9 @@ class UnlabelledFile(UnlabelledTexts):
         self,
         path: Path,
         *,
-        text: str = "input",
-        columns: Columns = NO_OTHERS,
-        limit: int | None = None,
+        text: str,
+        columns: Columns,
+        limit: int | None,
     ) -> None:
         super().__init__()
         if limit is not None and limit < 1:
@@ -302,6 +303,13 @@ def inspect(examples: Iterable[Example], labels: LabelSet) -> Inspection:
     if not has_text and isinstance(examples, UnlabelledTexts):
         raise DataError(f"Expected a text in at least one row, got none in {rows:,}: check the column.")
     return Inspection(rows=rows, sha256=digest.hexdigest())
+
+
+def write_demonstrations(predictor: Predictor, directory: Path) -> None:
+    """Write the demonstrations to a run's directory, if the classifier has any."""
+    shown = predictor.demonstrations if isinstance(predictor, Classifier) else None
+    if shown is not None and shown.settings is not None:
+        write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
 
 
 def asked_as_before(predictor: _P, directory: str | Path) -> _P:

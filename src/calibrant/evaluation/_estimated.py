@@ -25,6 +25,7 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import JsonObject
 from calibrant.core._structures import NO, YES
 from calibrant.evaluation._asked import NO_LABEL, AnswerFile, LabelSource, ask, probability_of
+from calibrant.metrics._intervals import interval_record
 from calibrant.runs._directory import make_folder, write_json
 from calibrant.runs._rows import SavedRows
 
@@ -64,7 +65,7 @@ class EstimatedRows:
     labels_used: int
     waiting: int
     agreement_with: str | None = None
-    holds_several: bool = False
+    holds_several: bool
 
     def to_record(self) -> JsonObject:
         """Return the estimates as JSON values, as ``estimate.json`` holds them."""
@@ -103,23 +104,16 @@ class EstimatedRows:
 
 
 def _values(found: Estimate) -> dict[str, float]:
-    interval = found.interval
-    return {
-        "estimate": interval.estimate,
-        "lower": interval.lower,
-        "upper": interval.upper,
-        "level": interval.level,
-        "plain_labels": found.plain_labels,
-    }
+    return {**interval_record(found.interval), "plain_labels": found.plain_labels}
 
 
 def estimate_saved(
     rows: SavedRows,
     file: AnswerFile,
     *,
-    answer: LabelSource | None = None,
+    answer: LabelSource | None,
     budget: int,
-    other: SavedRows | None = None,
+    other: SavedRows | None,
 ) -> EstimatedRows:
     """Estimate numbers about saved rows from the true labels of some; see `calibrant.calibration.estimate`.
 
@@ -132,12 +126,12 @@ def estimate_saved(
         Rows with their predicted labels.
     file : AnswerFile
         Keeps the answers.
-    answer : callable, optional
+    answer : callable or None
         Returns the true label of a text; by default a person is asked: all rows are added to the file, and whoever has
         filled in some of them calls again. The rows from the first on that have answers count.
     budget : int
         Rows to label.
-    other : SavedRows, optional
+    other : SavedRows or None
         Other predictions of the same rows: how much more often these ones are right is estimated instead, from rows
         for which both differ.
 

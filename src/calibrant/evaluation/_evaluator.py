@@ -112,7 +112,7 @@ def run_fingerprint(
     inspection: Inspection | None,
     about: Record,
     *,
-    kind: str = "evaluation",
+    kind: str,
     **engine: object,
 ) -> JsonObject:
     """Return the settings that determine an evaluation's rows, as in ``run.json``.
@@ -127,7 +127,7 @@ def run_fingerprint(
         Number and digest of the rows.
     about : mapping
         Entries that the caller adds.
-    kind : str, default "evaluation"
+    kind : str
         Kind of the run; ``labels`` of rows without answers.
     **engine
         Entries of an engine that runs several workers.

@@ -11,7 +11,7 @@ from calibrant.core._fingerprint import TextDigests
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Record
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Sketches, rule_of
-from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._intervals import INTERVAL, interval_record, wilson_interval
 from calibrant.metrics._remarks import changed_prompt, confidence_remarks
 from calibrant.metrics._structure import answer_summary
 from calibrant.runs._rows import UNKNOWN, SavedRows, sketch_of
@@ -19,7 +19,6 @@ from calibrant.runs._rows import UNKNOWN, SavedRows, sketch_of
 LABELS_ANSWERED: Final = "labels answered, share of those in the rows"
 _LOW_LABEL_MASS: Final = "rows with a low label mass, share of the answered ones"
 _SKETCHES: Final = 1000
-_INTERVAL: Final = ("estimate", "lower", "upper", "level")
 
 # Name, measured value (a number, or a record with estimate, lower, upper and level; None is no figure), and rows.
 _Measured: TypeAlias = tuple[str, Any, Any]
@@ -123,7 +122,7 @@ def _sketches(predictions: SavedRows) -> Sketches | None:
 
 def _figure(name: str, value: Record | float, rows: Any) -> Figure:  # noqa: ANN401 (numpy's, too)
     record = value if isinstance(value, Mapping) else {"estimate": value}
-    numbers = {key: float(record[key]) for key in _INTERVAL if key in record}
+    numbers = {key: float(record[key]) for key in INTERVAL if key in record}
     return Figure(name=name, **numbers, rows=int(rows))
 
 
@@ -145,8 +144,7 @@ def figure_warnings(figures: Iterable[Figure]) -> list[str]:
 
 def _share(count: int, rows: int) -> dict[str, float]:
     """Return a share of rows with its Wilson interval."""
-    interval = wilson_interval(count, rows)
-    return {name: getattr(interval, name) for name in _INTERVAL}
+    return interval_record(wilson_interval(count, rows))
 
 
 def _evaluation_figures(metrics: Record) -> Iterator[_Measured]:

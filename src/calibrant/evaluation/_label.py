@@ -44,7 +44,7 @@ from calibrant.core._table_files import (
 )
 from calibrant.evaluation._data import NO_OTHERS, NO_TEXT, UnlabelledFile, UnlabelledTexts
 from calibrant.evaluation._metrics import EvaluationResult, WrittenLabels, answered_lines
-from calibrant.runs._directory import to_keep_answers, unwritable
+from calibrant.runs._directory import to_keep_answers, while_writing
 from calibrant.runs._rows import record_line, sketch_of
 
 _LOG = logging.getLogger("calibrant")
@@ -119,7 +119,7 @@ class UnlabelledFrame(UnlabelledTexts):
 def unlabelled(
     texts: str | Path | Iterable[str | TextWithContext | None] | Frame | UnlabelledTexts,
     *,
-    text: str = "input",
+    text: str,
     columns: Columns = NO_OTHERS,
     limit: int | None = None,
 ) -> UnlabelledTexts:
@@ -280,7 +280,7 @@ class LabelFile:
         StateError
             The file cannot be written, or the input has changed since the rows were answered.
         """
-        try:
+        with while_writing(self.path):
             remove_leftovers(self.path)  # of a killed writer
             former = self._set_aside()
             try:
@@ -290,8 +290,6 @@ class LabelFile:
                     former.replace(self.path)
                 raise
             path = self._finished_file(former)
-        except OSError as error:
-            raise unwritable(self.path, error) from error
         self.written = WrittenLabels(path=path, rows=rows, labelled=labelled, decisions=dict(decisions))
 
     def _set_aside(self) -> Path | None:
@@ -420,7 +418,7 @@ class LabelFile:
         return CsvSpelling(separator="\t" if self._format == "tsv" else ",")
 
 
-def label_values(records: Sequence[Record], decide: Decide | None = None) -> list[tuple[Any, ...]]:
+def label_values(records: Sequence[Record], decide: Decide | None) -> list[tuple[Any, ...]]:
     """Return the values of `ANSWER_COLUMNS` of rows, given their records."""
     decided: Sequence[DecidedPrediction | None] = [None] * len(records)
     if decide is not None:
@@ -449,7 +447,7 @@ def with_frame(
         Result of the frame's rows.
     frame : data frame, table or dataset
         The frame.
-    decide : callable, optional
+    decide : callable or None
         Returns the decisions on predictions.
     distribution : bool, default False
         True to add the probabilities of all labels, as JSON text.

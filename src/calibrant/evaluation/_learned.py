@@ -233,6 +233,7 @@ class CalibrationResult(Recorded):
         numbers = super().to_record()
         del numbers["selection"], numbers["kept"], numbers["replaced"]
         is_certified = certified is not None and certified.threshold is not None
+        no_thresholds = self.thresholds if isinstance(self.thresholds, str) else ""
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "calibration",
@@ -242,8 +243,8 @@ class CalibrationResult(Recorded):
                 "reason": selection.reason,
                 "cross_validated_brier": dict(selection.brier),
             },
-            "thresholds": None if isinstance(self.thresholds, str) else numbers["thresholds"],
-            "no_thresholds": self.thresholds if isinstance(self.thresholds, str) else "",
+            "thresholds": None if no_thresholds else numbers["thresholds"],
+            "no_thresholds": no_thresholds,
             "certified": {name: getattr(certified, name) for name in point} if is_certified else None,
             "certification": as_record(certified),
             "requested": numbers["certified"],

@@ -23,7 +23,7 @@ from calibrant.calibration._thresholds import (
     with_best_promise,
 )
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import try_lock, user_path
+from calibrant.core._files import json_text, try_lock, user_path
 from calibrant.core._fingerprint import sha256_of
 from calibrant.core._prediction import FloatArray, IndexArray
 from calibrant.core._splits import near_duplicate_groups
@@ -94,7 +94,7 @@ class Ledger:
         StateError
             No file can be written.
         """
-        line = json.dumps({"rows": rows, **entry}, ensure_ascii=False) + "\n"
+        line = json_text({"rows": rows, **entry}) + "\n"
         problems = [problem for file in self.files if (problem := _append(file, line)) is not None]
         if len(problems) == len(self.files):
             places = "; ".join(problems) or "there is no folder for it"

@@ -28,19 +28,18 @@ from calibrant.core._prediction import (
     Interval,
     JsonObject,
     Outcome,
-    Part,
     Prediction,
     Record,
     Usage,
 )
-from calibrant.core._reported import escaped_line
+from calibrant.core._reported import escaped_line, one_line
 from calibrant.core._rows import Example
 from calibrant.evaluation._data import NO_TEXT
 from calibrant.metrics._classification import AnsweredLabels, ClassificationSummary, LabelMetrics
 from calibrant.metrics._confidence import auroc_interval, brier_score, expected_calibration_error
-from calibrant.metrics._intervals import wilson_interval
+from calibrant.metrics._intervals import interval_record, wilson_interval
 from calibrant.runs._directory import PREDICTIONS, RunDirectory, write_json
-from calibrant.runs._rows import UNKNOWN, has_low_label_mass, row_lines, row_record
+from calibrant.runs._rows import UNKNOWN, has_low_label_mass, row_lines, row_record, saved_parts
 from calibrant.runs._shards import Shards
 
 if TYPE_CHECKING:
@@ -492,15 +491,7 @@ EvaluationProgressListener: TypeAlias = Callable[[EvaluationProgress], None]
 def _interval(interval: Interval | None, correct: int, rows: int, denominator: str) -> JsonObject | None:
     if interval is None:
         return None
-    return {
-        "estimate": interval.estimate,
-        "lower": interval.lower,
-        "upper": interval.upper,
-        "level": interval.level,
-        "correct": correct,
-        "rows": rows,
-        "denominator": denominator,
-    }
+    return {**interval_record(interval), "correct": correct, "rows": rows, "denominator": denominator}
 
 
 def _figure(path: str) -> Callable[[EvaluationMetrics], float | None]:
@@ -700,11 +691,7 @@ class Tally:
                 place = self._place.get(normalise_label(label), -1)
             self._counts[self._place[normalise_label(answer)], place] += 1
         else:
-            parts = [
-                Part(name=part["name"], label=part["label"], confidence=part["confidence"])
-                for part in row.get("parts", ())
-            ]
-            self._composite.add(answer, label, parts)
+            self._composite.add(answer, label, saved_parts(row))
 
     def _count_payment(self, row: Record) -> None:
         if row["attempts"] == 0:
@@ -966,5 +953,5 @@ def error_kind(reason: str) -> str:
     text = _ADDRESS_OR_NUMBER.sub(
         lambda found: found[0] if found[0] == kept or "://" in found[0] else "#", text
     )
-    flat = " ".join(text.split())
+    flat = one_line(text)
     return (flat if len(flat) <= _KIND_LENGTH else f"{flat[:_KIND_LENGTH]}...") or "unknown"

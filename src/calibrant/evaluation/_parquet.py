@@ -8,11 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import atomic_bytes_writer
+from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import atomic_bytes_writer, json_text
 from calibrant.core._installation import install_command
 from calibrant.core._prediction import JsonObject
 from calibrant.core._reported import writable
+from calibrant.runs._directory import while_writing
 from calibrant.runs._rows import COLUMNS, row_lines
 
 _GROUP: Final = 16_384  # rows in memory, and of a row group
@@ -62,18 +63,13 @@ def write_parquet(predictions: Path, path: Path) -> None:
         The Parquet file cannot be written.
     """
     arrow = require_parquet()
-    try:
-        with (
-            atomic_bytes_writer(path) as file,
-            arrow.parquet.ParquetWriter(file, _schema(arrow), compression="zstd") as writer,
-        ):
-            for rows in _groups(row_lines(predictions)):
-                writer.write_table(arrow.Table.from_pylist(rows, schema=writer.schema))
-    except OSError as error:
-        reason = error.strerror or error
-        raise StateError(
-            f"{path}: cannot be written ({reason}): make room, and run the same command again."
-        ) from error
+    with (
+        while_writing(path),
+        atomic_bytes_writer(path) as file,
+        arrow.parquet.ParquetWriter(file, _schema(arrow), compression="zstd") as writer,
+    ):
+        for rows in _groups(row_lines(predictions)):
+            writer.write_table(arrow.Table.from_pylist(rows, schema=writer.schema))
 
 
 def _schema(arrow: Any) -> Any:  # noqa: ANN401 (an optional module)
@@ -96,7 +92,7 @@ def _groups(lines: Iterator[bytes]) -> Iterator[list[JsonObject]]:
 
 def _value(value: object) -> object:
     if isinstance(value, dict | list):
-        value = json.dumps(value, ensure_ascii=False)
+        value = json_text(value)
     # Half of a surrogate pair is no text in UTF-8, so Parquet cannot hold it.
     if isinstance(value, str):
         return writable(value)

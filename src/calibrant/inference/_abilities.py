@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import re
 import threading
@@ -23,6 +22,7 @@ from calibrant.core._errors import (
     ProviderTimeoutError,
     RateLimitError,
 )
+from calibrant.core._files import json_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Prediction, Usage
 from calibrant.logprobs._completion import read_completion
@@ -130,9 +130,9 @@ def _json_words(schema: Mapping[str, Any]) -> str:
     """Return the sentences that ask for JSON: the form and the values of a flat object, else the schema."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not all(map(_is_flat, properties.values())):
-        written = json.dumps(schema, ensure_ascii=False)
+        written = json_text(schema)
         return f"Answer with one JSON document by this JSON schema, and nothing else: {written}"
-    names = {name: json.dumps(name, ensure_ascii=False) for name in properties}
+    names = {name: json_text(name) for name in properties}
     pairs = []
     for name, node in properties.items():
         value = '"..."' if "enum" in node else "..."
@@ -140,7 +140,7 @@ def _json_words(schema: Mapping[str, Any]) -> str:
     lines = [f"Answer with one JSON object in this form, and nothing else: {{{', '.join(pairs)}}}"]
     for name, node in properties.items():
         if "enum" in node:
-            values = json.dumps(node["enum"], ensure_ascii=False)[1:-1]
+            values = json_text(node["enum"])[1:-1]
             lines.append(f"The value of {names[name]} is exactly one of these: {values}.")
     return "\n".join(lines)
 
@@ -156,7 +156,7 @@ def _text_words(schema: Mapping[str, Any], labels: Sequence[str]) -> str:
     quoted = any("\n" in label for label in labels)
     names = labels
     if quoted:
-        names = [json.dumps(label, ensure_ascii=False) for label in labels]
+        names = [json_text(label) for label in labels]
     properties = schema.get("properties") or {}
     with_percentage = any(
         isinstance(node, Mapping) and node.get("type") == "integer" for node in properties.values()

@@ -38,7 +38,7 @@ _LOG: Final = logging.getLogger("calibrant")
 _MOST_OPTIONS: Final = 255
 _MOST_LEVELS: Final = 10
 _MOST_QUESTIONS: Final = 128
-_YES_NO: Final = (("no", "yes"), ("false", "true"))
+YES_NO: Final = (("no", "yes"), ("false", "true"))
 _UNROUNDED: Final = 1e-6
 _DECIMALS: Final = (2, 3, 4)
 # What probabilities of two decimals are raised to; others to less.
@@ -47,7 +47,7 @@ _LARGEST_FLOOR: Final = 0.0025
 _ROUNDING: Final = 0.005
 _LEAST_SLACK: Final = 0.02
 _DECLINED: Final = "the model declined to answer"
-_DEFAULT_INSTRUCTIONS: Final = "Which option describes the text?"
+DEFAULT_INSTRUCTIONS: Final = "Which option describes the text?"
 
 
 @dataclass(kw_only=True)
@@ -116,7 +116,7 @@ class Deciding(Method):
     async def answer(self, request: CompletionRequest) -> Prediction:
         """Return the prediction from the reported probabilities; a broken answer is retried like a failed call."""
         client = cast("DecisionClient", self.client)  # `choose_method` takes no other
-        prompt = _content(request, "system") or _DEFAULT_INSTRUCTIONS
+        prompt = _content(request, "system") or DEFAULT_INSTRUCTIONS
         text = _content(request, "user")
         questions = self._questions_under(prompt)
         paid: list[Usage] = []
@@ -160,7 +160,7 @@ class Deciding(Method):
             instructions, descriptions = split_label_list(prompt, labels)
             if descriptions is not None:
                 question = _described(replace(question, descriptions=()), descriptions, labels)
-        instructions = instructions or _DEFAULT_INSTRUCTIONS
+        instructions = instructions or DEFAULT_INSTRUCTIONS
         return replace(question, instructions=f"{instructions}{question.instructions}")
 
     @cached_property
@@ -306,7 +306,7 @@ def _question(labels: LabelSet, name: str) -> DecisionQuestion:
         )
     _refuse_equal(options.labels)
     words = {label.strip().casefold(): label for label in options}
-    negative = next((no for no, yes in _YES_NO if words.keys() == {no, yes}), None)
+    negative = next((no for no, yes in YES_NO if words.keys() == {no, yes}), None)
     if negative is not None:
         positive = next(word for word in words if word != negative)
         asked = (words[negative], words[positive])

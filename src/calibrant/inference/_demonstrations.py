@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import json_text
 from calibrant.core._fingerprint import demonstrated
 from calibrant.core._labels import LabelSet, as_label_set, normalise_label
 from calibrant.core._prediction import FloatArray
 from calibrant.core._predictor import Query
+from calibrant.core._reported import one_line
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._structures import unknown_answer
@@ -66,11 +68,6 @@ _RETRIEVERS: Final[Mapping[str, Callable[[Sequence[str]], _Likeness]]] = {
     "tfidf": _word_likeness,
     "model2vec": _embedding_likeness,
 }
-
-
-def one_line(text: str) -> str:
-    """Return `text` on one line, with white space reduced to single spaces."""
-    return " ".join(text.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +201,7 @@ class DemonstrationIndex:
     def to_text(self) -> str:
         """Return the rows as JSON Lines with ``input`` and ``answer``."""
         rows = ({"input": row.text, "answer": row.label} for row in self.rows)
-        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        return "".join(json_text(row) + "\n" for row in rows)
 
     def check(self, settings: DemonstrationSettings) -> None:
         """Raise ConfigurationError if `settings` ask for more demonstrations than the index has rows.
@@ -294,7 +291,7 @@ class DemonstrationFormat:
     def answer(self, label: str) -> str:
         """Return a label, or a whole answer, as the JSON text that the model is to write."""
         document = self._labels.document(self._labels.json_value(label), self._field)
-        return json.dumps(document, ensure_ascii=False)
+        return json_text(document)
 
     def render(self, demonstrations: Sequence[Demonstration]) -> str:
         """Return demonstrations as the text that follows the instruction; empty without demonstrations."""

@@ -52,7 +52,7 @@ from calibrant.core._prediction import (
     Prediction,
     Usage,
 )
-from calibrant.core._predictor import CallGroup
+from calibrant.core._predictor import concurrently
 from calibrant.core._structures import Field, FieldLabels, MultiLabels
 from calibrant.inference._methods import Method, ModelCalls, ModelSetup, Tolerance
 from calibrant.inference._reader import label_content, parts_content, parts_of_set, scored_part
@@ -351,9 +351,7 @@ class LabelScorer:
             enough = not found.short or walk.is_enough(text, found.top)
             return found if enough else await once(text, few=False)
 
-        async with CallGroup() as group:
-            tasks = [group.create_task(ask(text)) for text in texts]
-        return [task.result() for task in tasks]
+        return await concurrently(map(ask, texts))
 
 
 def _by_number(answer: NextTokens) -> dict[int, float]:

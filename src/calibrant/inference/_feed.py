@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from calibrant.clients._calls import LoopValues
 from calibrant.core._errors import CalibrantError, ContextLengthError, ProviderError
-from calibrant.core._prediction import Journal, Outcome, Prediction, Usage
+from calibrant.core._prediction import Journal, Outcome, Prediction, failed_prediction
 from calibrant.core._predictor import INPUT_SLOT, CallGroup, OnPrediction, Query, RetryCancelScope, Stop
 from calibrant.core._reported import counted
 from calibrant.inference._limits import Gate
@@ -246,7 +246,7 @@ class Runner:
                 if not is_too_long and model.ends_run(error, answered=self.answered):
                     raise
                 outcome = Outcome.UNPARSED if is_too_long else Outcome.ERROR
-                prediction = _of_failure(error, outcome)
+                prediction = failed_prediction(error, outcome=outcome)
             prediction = prediction.with_effort(latency_seconds=time.perf_counter() - start)
             self.gate.finish_row(prediction)
             if self.journal is not None and model.is_final(prediction):
@@ -256,17 +256,6 @@ class Runner:
         finally:
             del flying[row.key]
             future.cancel()  # nothing came: an equal row asks for itself
-
-
-def _of_failure(error: ProviderError, outcome: Outcome) -> Prediction:
-    return Prediction(
-        label=None,
-        outcome=outcome,
-        reason=str(error),
-        attempts=error.attempts,
-        usage=error.usage or Usage(),
-        status=error.status,
-    )
 
 
 @dataclass(eq=False)
@@ -294,7 +283,7 @@ class Feed:
     finish: Callable[[Query, Prediction], Prediction] | None = None
     ahead: Ahead | None = None
     on_prediction: OnPrediction | None = None
-    stop: Stop | None = None
+    stop: Stop | None
 
     def __post_init__(self) -> None:
         self._stop = self.stop or Stop()

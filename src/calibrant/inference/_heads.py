@@ -18,7 +18,7 @@ from calibrant.core._completion import TokenListing, named_features
 from calibrant.core._errors import ConfigurationError, ContextLengthError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import FloatArray, HalfArray, Journal, LabelDistribution, Prediction, Usage
-from calibrant.core._predictor import CallGroup, Query
+from calibrant.core._predictor import Query, concurrently
 from calibrant.heads._head import Head
 from calibrant.heads._linear import EmbeddingModel, HeadRows, as_text, recognised_text
 from calibrant.inference._limits import Gate
@@ -343,9 +343,7 @@ async def _listings(method: Method, queries: Sequence[Query]) -> list[TokenListi
     await ask(queries[0])
     if not any(listing.most_named for listing in found):
         return []
-    async with CallGroup() as group:
-        for query in queries[1:]:
-            group.create_task(ask(query))
+    await concurrently(map(ask, queries[1:]))
     return found
 
 

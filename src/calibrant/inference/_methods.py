@@ -231,11 +231,11 @@ class ModelSetup:
 
     client: Client
     reader: AnswerReader
-    calls: ModelCalls = field(default_factory=ModelCalls)
-    response_format: Mapping[str, Any] | None = None
-    top_logprobs: int = 5
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a key
-    label_descriptions: Mapping[str, str] = field(default_factory=dict)
+    calls: ModelCalls
+    response_format: Mapping[str, Any] | None
+    top_logprobs: int
+    options: Mapping[str, Any] = field(repr=False)  # may hold a key
+    label_descriptions: Mapping[str, str]
 
     def with_space(self, space: LogprobSpace) -> ModelSetup:
         """Return a setup that reads answers as of another log-probability space."""

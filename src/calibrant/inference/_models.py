@@ -27,6 +27,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import as_record
 from calibrant.core._lazy import supplied
 from calibrant.core._prediction import JsonObject, LogprobSpace
+from calibrant.core._reported import without_none
 from calibrant.core._rows import Columns
 from calibrant.core._settings import ModelSettings
 from calibrant.core._task import Task
@@ -278,9 +279,7 @@ def without_secrets(options: Options) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def public_model(own: ConfiguredModel, *, left_out: dict[str, list[str]]) -> ConfiguredModel:
     """Return a model's settings without possible credentials; record the omitted options."""
-    base = {}
-    if own.api_base is not None:
-        base = {"api_base": own.api_base}
+    base = without_none({"api_base": own.api_base})
     kept, names = without_secrets({**own.options, **base})
     if names:
         noted = left_out.setdefault(label_of(own), [])
@@ -400,9 +399,7 @@ def prompt_price(model: str, options: Options) -> float | None:
     return None if price is None else price.prompt
 
 
-def replaced_model(
-    own: ModelSettings, name: str | None = None, *, api_base: str | None = None
-) -> ModelSettings:
+def replaced_model(own: ModelSettings, name: str | None, *, api_base: str | None = None) -> ModelSettings:
     """Return the settings of another model, or of the same model at another address.
 
     A name with the same provider replaces the name alone: address, options and scoring stay. For a model of another
@@ -413,7 +410,7 @@ def replaced_model(
     ----------
     own : ModelSettings
         The task's settings.
-    name : str, optional
+    name : str or None
         The other model; by default the task's own.
     api_base : str, optional
         Address of its server, instead of the task's.

@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.core._completion import Completion, CompletionRequest
 from calibrant.core._errors import CalibrantError, ConfigurationError, LogprobsUnavailableError
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import LabelSet, label_in
 from calibrant.core._prediction import LabelDistribution, LogprobSpace, Outcome, Part, Prediction
 from calibrant.core._structures import FieldLabels, MultiLabels
 from calibrant.inference._abilities import (
@@ -215,9 +215,7 @@ def _label_content(
     set, as `core` knows nothing of tokens.
     """
     value = field_value(completion.text, reader.answer_field)
-    label = None
-    if isinstance(value, str):
-        label = labels.canonical(value)
+    label = label_in(value, labels)
     if label is None:
         return _unparsed(f"answered {value!r:.80}, which is not one of the labels")
     return label_content(label, _distribution(completion, labels, reader.field, space))
@@ -241,9 +239,7 @@ def _fields_content(
             value = field_value(completion.text, path)
         except UnparsedError as error:
             raise UnparsedError(f"field {field.name!r}: {error}", kind=error.kind) from error
-        label = None
-        if isinstance(value, str):
-            label = field.labels.canonical(value)
+        label = label_in(value, field.labels)
         if label is None:
             return _unparsed(
                 f"answered {value!r:.80} in the field {field.name!r}, which is not one of its labels"

@@ -773,7 +773,7 @@ class VectorsAhead:
     model: TextVectors
     needs: Callable[[QueuedRow], bool]
     charge: Charge
-    waits: bool = True
+    waits: bool
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _failures: _Failures = field(default_factory=dict, init=False)
 

@@ -7,15 +7,16 @@ sets one where the environment names a collector. Until opentelemetry is importe
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context, trace
 
 from calibrant.core._errors import ProviderError
+from calibrant.core._files import json_text
 from calibrant.core._prediction import Outcome, Prediction, Usage
 
 if TYPE_CHECKING:
@@ -38,10 +39,11 @@ _EVALUATION: Final = "gen_ai.evaluation.result"
 _HARMLESS: Final = contextlib.suppress(Exception)
 
 
+@dataclass(eq=False)
 class CallSpan:
     """Span of one model call.
 
-    Parameters
+    Attributes
     ----------
     span : Span
         The span, under way.
@@ -49,16 +51,16 @@ class CallSpan:
         True to record messages, as the environment asks.
     """
 
-    def __init__(self, span: trace.Span, *, captures_texts: bool) -> None:
-        self._span = span
-        self._captures_texts = captures_texts
+    span: trace.Span
+    _: KW_ONLY
+    captures_texts: bool
 
     def ask(self, request: CompletionRequest | None) -> None:
         """Record the messages of a request, where texts are wanted."""
-        if request is not None and self._captures_texts:
+        if request is not None and self.captures_texts:
             with _HARMLESS:
                 messages = [_message(one["role"], one["content"]) for one in request.messages]
-                self._span.set_attribute("gen_ai.input.messages", _json(messages))
+                self.span.set_attribute("gen_ai.input.messages", json_text(messages))
 
     def answer(self, found: object) -> None:
         """Record the model that answered, the tokens used and, where texts are wanted, the answer."""
@@ -77,17 +79,17 @@ class CallSpan:
         }
         if isinstance(model, str):
             attributes["gen_ai.response.model"] = model
-        if self._captures_texts and isinstance(text, str) and text:
+        if self.captures_texts and isinstance(text, str) and text:
             message = {**_message("assistant", text), "finish_reason": "stop"}
-            attributes["gen_ai.output.messages"] = _json([message])
-        self._span.set_attributes(attributes)
+            attributes["gen_ai.output.messages"] = json_text([message])
+        self.span.set_attributes(attributes)
 
 
+@dataclass(eq=False)
 class RowSpan:
     """Span of one row, the parent of its calls."""
 
-    def __init__(self, span: trace.Span) -> None:
-        self._span = span
+    span: trace.Span
 
     def end(self, prediction: Prediction) -> None:
         """Record the outcome of a row, and its label and confidence as an evaluation."""
@@ -95,7 +97,7 @@ class RowSpan:
             self._record(prediction)
 
     def _record(self, prediction: Prediction) -> None:
-        span = self._span
+        span = self.span
         span.set_attributes(
             {
                 "calibrant.outcome": prediction.outcome.value,
@@ -204,10 +206,6 @@ def current() -> Tracing | None:
 
 def _message(role: str, text: str) -> dict[str, Any]:
     return {"role": role, "parts": [{"type": "text", "content": text}]}
-
-
-def _json(messages: Sequence[dict[str, Any]]) -> str:
-    return json.dumps(messages, ensure_ascii=False)
 
 
 def _fail(span: trace.Span, kind: str) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,13 @@ _CHUNK = 1 << 22
 _ROW_CHUNK = 1 << 14
 # One multinomial cell costs about as much as this many row draws.
 _CELL_COST = 16
+INTERVAL: Final = ("estimate", "lower", "upper", "level")
+"""What files hold of an interval."""
+
+
+def interval_record(interval: Interval) -> dict[str, Any]:
+    """Return an interval as JSON values, in the order of `INTERVAL`."""
+    return {name: getattr(interval, name) for name in INTERVAL}
 
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:

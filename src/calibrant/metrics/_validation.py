@@ -108,10 +108,15 @@ def check_confidence(confidence: ArrayLike) -> FloatArray:
     ConfigurationError
         As `check_values`, or a confidence more than 1e-6 outside [0, 1].
     """
-    p = check_values("confidence", confidence)
-    illegal = (p < -ROUNDING) | (p > 1.0 + ROUNDING)
-    refuse_rows(illegal, p, "confidence in [0, 1]", "pass probabilities, not logarithms")
-    return np.clip(p, 0.0, 1.0)
+    return check_shares("confidence", confidence, remedy="pass probabilities, not logarithms")
+
+
+def check_shares(name: str, values: ArrayLike, *, remedy: str) -> FloatArray:
+    """Check shares and return them clipped to [0, 1], shape (n,); up to 1e-6 outside counts as rounding."""
+    shares = check_values(name, values)
+    illegal = (shares < -ROUNDING) | (shares > 1.0 + ROUNDING)
+    refuse_rows(illegal, shares, f"{name} in [0, 1]", remedy)
+    return np.clip(shares, 0.0, 1.0)
 
 
 def check_same_length(**arrays: FloatArray) -> None:

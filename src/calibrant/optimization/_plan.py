@@ -16,7 +16,6 @@ from calibrant.adapters._state import THRESHOLD_ROWS, PriorCorrection, SearchSiz
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import TextDigests, sha256_of
-from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import JsonObject, Prediction
 from calibrant.core._predictor import CallMeter, Predictor, Query
 from calibrant.core._rows import Example
@@ -26,7 +25,7 @@ from calibrant.inference._base import BasePredictor
 from calibrant.inference._classifier import Classifier
 from calibrant.inference._limits import Gate, rate_limit_waits
 from calibrant.optimization._choice import FIRST, detectable_gain
-from calibrant.optimization._prompt_parts import CandidateTexts, given_prompts
+from calibrant.optimization._prompt_parts import CandidateTexts, given_prompts, without_texts_of
 from calibrant.optimization._proposers import ExemplarProposer, Reflection, name_of
 from calibrant.runs._directory import KNOWN_TEXTS
 from calibrant.scoring import (
@@ -163,8 +162,8 @@ class ProgressTracker:
         listener: ProgressListener | None,
         *,
         total: int,
-        test_rows: int = 0,
-        expected_cost: float | None = None,
+        test_rows: int,
+        expected_cost: float | None,
     ) -> None:
         self.now = Progress(total=total, search_rows=total, test_rows=test_rows, expected_cost=expected_cost)
         self.unpriced_calls = 0
@@ -332,12 +331,6 @@ def queries_of(candidate: CandidateTexts, rows: Iterable[Example]) -> list[Query
     return [query_of(dict(candidate), example_row(row)) for row in rows]
 
 
-def _shown_rows(task: Task) -> list[Example]:
-    """Return the training rows that prompts may show: none with the text of a validation or test row."""
-    held_out = {normalise_label(row.input) for row in (*task.validation, *task.test)}
-    return [row for row in task.train if normalise_label(row.input) not in held_out]
-
-
 def make_plan(  # noqa: PLR0913  (the options of a search)
     task: Task,
     model: ModelLike | Predictor | None,
@@ -361,7 +354,8 @@ def make_plan(  # noqa: PLR0913  (the options of a search)
     rows = RACE_MINIBATCH if races else MINIBATCH
     function = chosen if callable(chosen) else None
     if chosen == "exemplar":
-        function = ExemplarProposer(train=_shown_rows(task), seed=seed, forms=races)
+        shown = without_texts_of(task.train, (*task.validation, *task.test))
+        function = ExemplarProposer(train=shown, seed=seed, forms=races)
     n = len(task.validation)
     screened = SCREENED if races and n >= SCREENED + FIRST else n
     return SearchPlan(

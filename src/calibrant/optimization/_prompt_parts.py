@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LABEL_DESCRIPTIONS, LabelSet, label_list, normalise_label
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, one_line
+from calibrant.core._rows import Example
 from calibrant.core._task import Task
-from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, answer_form, one_line
+from calibrant.inference._demonstrations import Demonstration, DemonstrationFormat, answer_form
 from calibrant.scoring import is_higher
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class PromptParts:
     """
 
     instruction: str
-    form: bool = False
+    form: bool
     notes: tuple[str, ...] = ()
     demonstrations: tuple[Demonstration, ...] = ()
 
@@ -141,6 +142,12 @@ def given_prompts(task: Task) -> dict[str, str]:
         form = PromptFormat(task.labels, field=task.field)
         prompts[DESCRIBED] = form.described(task.prompt, task.label_descriptions)
     return {name: prompt for name, prompt in prompts.items() if prompt != task.prompt}
+
+
+def without_texts_of(rows: Iterable[Example], others: Iterable[Example]) -> list[Example]:
+    """Return the rows whose texts are none of the others', but for case and white space."""
+    taken = {normalise_label(row.input) for row in others}
+    return [row for row in rows if normalise_label(row.input) not in taken]
 
 
 class ShownTexts:

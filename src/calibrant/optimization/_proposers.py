@@ -20,11 +20,11 @@ from calibrant.core._fingerprint import sha256_of
 from calibrant.core._labels import as_label_set, normalise_label
 from calibrant.core._prediction import Outcome, Prediction, Record, Usage
 from calibrant.core._predictor import Stop
-from calibrant.core._reported import counted
+from calibrant.core._reported import counted, one_line
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.inference._base import run_sync
-from calibrant.inference._demonstrations import Demonstration, one_line
+from calibrant.inference._demonstrations import Demonstration
 from calibrant.inference._limits import Gate
 from calibrant.inference._methods import ModelCalls
 from calibrant.inference._models import call_options, open_client, prompt_price
@@ -594,7 +594,7 @@ def open_reflection(
     model: str | Callable[[str], str] | None,
     store: JsonlStore,
     *,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None,
     stop: Stop,
     charge: Callable[[Usage], None],
     afford: Callable[[float], None],
@@ -609,7 +609,7 @@ def open_reflection(
         None for a search without one.
     store : JsonlStore
         Where finished answers are kept.
-    options : mapping, optional
+    options : mapping or None
         Options of a model given by its name.
     stop : Stop
         Gives up a call under way, where it is requested to end at once.

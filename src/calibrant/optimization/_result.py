@@ -364,7 +364,7 @@ def final_score(
     choice: Choice,
     predictions: Mapping[str, Sequence[Prediction]],
     *,
-    vectors: Mapping[str, ArrayLike] | None = None,
+    vectors: Mapping[str, ArrayLike] | None,
 ) -> FinalScore:
     """Return the test figures of the best prompt with its head, given predictions by name and vectors by text."""
     final = predictions["final"]

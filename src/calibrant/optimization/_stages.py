@@ -20,12 +20,12 @@ from calibrant.calibration._prior import LabelPriorCorrection
 from calibrant.core._errors import DataError, ProviderError, StateError
 from calibrant.core._files import atomic_bytes_writer, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
-from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import Interval, Outcome, Prediction, Usage
 from calibrant.core._predictor import Predictor
 from calibrant.core._rows import Example
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._task import RecordedTask, Task
+from calibrant.evaluation._data import write_demonstrations
 from calibrant.evaluation._figures import measurements_of
 from calibrant.evaluation._learned import calibrate_predictions, calibrate_search
 from calibrant.evaluation._looks import CertificateRequest
@@ -48,7 +48,7 @@ from calibrant.optimization._choice import (
     beats,
 )
 from calibrant.optimization._plan import PERFECT, SCREENED, SearchStage, known_texts, queries_of
-from calibrant.optimization._prompt_parts import COMPONENT, CandidateTexts, ShownTexts
+from calibrant.optimization._prompt_parts import COMPONENT, CandidateTexts, ShownTexts, without_texts_of
 from calibrant.optimization._result import (
     FinalScore,
     OptimizationResult,
@@ -56,7 +56,7 @@ from calibrant.optimization._result import (
     final_score,
     score_prompt,
 )
-from calibrant.runs._directory import CALIBRATION, DEMONSTRATIONS, PREDICTIONS, write_settings
+from calibrant.runs._directory import CALIBRATION, PREDICTIONS, write_settings
 from calibrant.runs._rows import BEST, FINAL, SEED, SavedRows, record_line, row_record
 
 _LOG: Final = logging.getLogger("calibrant")
@@ -224,10 +224,8 @@ def labelled_rows(task: Task, prompt: str) -> list[Example]:
     if task.labels.holds_several:
         return []
     shown = ShownTexts(prompt, task)
-    tested = {normalise_label(row.input) for row in task.test}
-    validation = [row for row in task.validation if normalise_label(row.input) not in tested]
-    held_out = tested | {normalise_label(row.input) for row in validation}
-    others = [row for row in task.train if normalise_label(row.input) not in held_out]
+    validation = without_texts_of(task.validation, task.test)
+    others = without_texts_of(task.train, (*validation, *task.test))
     return validation + [row for row in others if row.input not in shown]
 
 
@@ -361,11 +359,9 @@ class FinalStage(SearchStage):
         write_atomically(directory / "result.json", json.dumps(record, indent=2, ensure_ascii=False))
         fingerprint = best.fingerprint()
         prior = self._label_prior()
-        shown = best.demonstrations if isinstance(best, Classifier) else None
         if prior is not None:
             prior.save(directory / "label_prior.json", fingerprint=fingerprint)
-        if shown is not None and shown.settings is not None:
-            write_atomically(directory / DEMONSTRATIONS, shown.index.to_text())
+        write_demonstrations(best, directory)
         if self.head is not None:
             self.head.save(directory / "head.json", fingerprint=fingerprint)
 

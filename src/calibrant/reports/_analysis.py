@@ -22,7 +22,6 @@ from calibrant.core._prediction import (
     IntegerArray,
     Interval,
     Outcome,
-    Part,
 )
 from calibrant.core._reported import counted, is_number
 from calibrant.core._structures import part_of
@@ -47,7 +46,7 @@ from calibrant.metrics._structure import (
     StructureFigure,
     structure_metrics,
 )
-from calibrant.runs._rows import UNKNOWN, SavedRow, SavedRows
+from calibrant.runs._rows import UNKNOWN, SavedRow, SavedRows, saved_parts
 
 if TYPE_CHECKING:
     from calibrant.metrics._cascade import CascadeMetrics, CascadeTally
@@ -576,8 +575,8 @@ class RowTexts:
     given: str
     reason: str
     confidence: float
-    parts: tuple[PartText, ...] = ()
-    answer_probability: float | None = None
+    parts: tuple[PartText, ...]
+    answer_probability: float | None
 
 
 def _tallies(
@@ -608,11 +607,7 @@ def _count_row(row: SavedRow, cascade: CascadeTally, composite: CompositeTally |
         correct = answer == row.label if known else None
         cascade.add(steps, accepted=values.get("accepted"), correct=correct)
     if composite is not None and known and answer is not None:
-        parts = values.get("parts", ())
-        given = [
-            Part(name=part["name"], label=part["label"], confidence=part["confidence"]) for part in parts
-        ]
-        composite.add(answer, row.label, given)
+        composite.add(answer, row.label, saved_parts(values))
 
 
 def read_texts(

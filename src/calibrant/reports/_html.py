@@ -16,7 +16,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError
 from calibrant.core._files import write_atomically
 from calibrant.core._prediction import Interval
 from calibrant.core._reported import counted, writable
@@ -27,6 +27,7 @@ from calibrant.reports import _charts as charts
 from calibrant.reports._analysis import read_texts
 from calibrant.reports._charts import BASE, END, LEFT, Frame, across, round_ticks, up
 from calibrant.reports._run import Run, read_run
+from calibrant.runs._directory import while_writing
 from calibrant.runs._rows import SavedRows
 
 MAX_MISTAKES: Final = 200  # shown, in all runs together
@@ -101,11 +102,9 @@ def write_page(path: Path, text: str, *, remedy: str) -> None:
     StateError
         It cannot be written; the message ends with the remedy.
     """
-    try:
+    with while_writing(path, remedy=remedy):
         # Half of a surrogate pair is legal in JSON and in no file.
         write_atomically(path, writable(text))
-    except OSError as error:
-        raise StateError(f"{path}: cannot be written ({error.strerror or error}): {remedy}.") from error
 
 
 def _render(runs: Sequence[Run], directories: Sequence[Path]) -> str:
@@ -389,7 +388,7 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
     frontier: Sequence[TradePoint],
     models: Sequence[TradePoint],
     chosen: TradePoint,
-    settings: Sequence[tuple[str, str]] = (),
+    settings: Sequence[tuple[str, str]],
 ) -> list[Path]:
     """Write ``plan.svg`` and ``plan.html``; they load no other file.
 
@@ -407,7 +406,7 @@ def write_trade(  # noqa: PLR0913  (keyword-only options)
         Every model alone, from small to large.
     chosen : TradePoint
         The chosen policy, with its intervals.
-    settings : sequence of (str, str), optional
+    settings : sequence of (str, str)
         Names and values, shown as a table.
 
     Returns

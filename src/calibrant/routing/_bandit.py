@@ -304,15 +304,9 @@ class BanditRouter(TallyRouter[_BanditTally]):
     @classmethod
     def from_settings(cls, settings: Record) -> Self:
         """Return the strategy of a ``[routing]`` section: its own table, and the providers' costs."""
-        own = settings["bandit"]
-        return cls(
-            provider_names(settings),
-            alpha=own["alpha"],
-            dim=own["dim"],
-            cost_weight=own["cost_weight"],
-            decay_factor=own["decay_factor"],
-            costs=provider_values(settings, "cost"),
-        )
+        names = ("alpha", "dim", "cost_weight", "decay_factor")
+        own = {name: settings["bandit"][name] for name in names}
+        return cls(provider_names(settings), **own, costs=provider_values(settings, "cost"))
 
     @classmethod
     def for_snapshot(cls, snapshot: Record, providers: Sequence[str], *, parameters: Record) -> Self:

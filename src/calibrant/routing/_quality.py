@@ -188,7 +188,7 @@ def answer_quality(
     return AnswerQuality(score=min(found.values(), default=1.0 - repeated), reasons=tuple(found))
 
 
-def repetition(text: str, *, window_size: int | None = None) -> float:
+def repetition(text: str, *, window_size: int | None) -> float:
     """Return the share of repeated word trigrams (seq-rep-3 of [1]_).
 
     A word is what stands between spaces and punctuation, in any case; where a script sets no spaces, two
@@ -199,7 +199,7 @@ def repetition(text: str, *, window_size: int | None = None) -> float:
     ----------
     text : str
         Any text.
-    window_size : int, optional
+    window_size : int or None
         Words in a window, at least 4; the window where the share is largest counts. None takes the whole text.
 
     Returns

@@ -16,6 +16,7 @@ from calibrant.core._settings import (
     Section,
     Share,
     known_name,
+    not_beside,
     register,
     wrong,
     wrong_at,
@@ -88,6 +89,7 @@ def _readable(text: str) -> str:
 
 
 _Name = Annotated[str, pydantic.AfterValidator(_readable)]
+_OwnState = Annotated[_Name | None, not_beside("state")]
 _Positive = Annotated[Number, pydantic.Field(gt=0)]
 _Weight = Annotated[_Positive, pydantic.Field(le=1)]
 _AtLeastOne = Annotated[Count, pydantic.Field(ge=1)]
@@ -321,8 +323,8 @@ class RoutingSettings(Section):
     router_ema_alpha: _Weight = 0.1
     router_reorder_interval: Count = 10
     state: _Name | None = None
-    thompson_state_path: _Name | None = None
-    bandit_state_path: _Name | None = None
+    thompson_state_path: _OwnState = None
+    bandit_state_path: _OwnState = None
     thompson_decay: _Weight = 1.0
     cooldown_seconds: _Positive = 5.0
     allowed_failures: _AtLeastOne = 3
@@ -342,13 +344,6 @@ class RoutingSettings(Section):
         if contradictory:
             raise wrong("Input should not contradict routing = '{routing}'", "leave it out", routing=routing)
         return enabled
-
-    @pydantic.field_validator("thompson_state_path", "bandit_state_path")
-    @classmethod
-    def _check_state(cls, place: str | None, info: pydantic.ValidationInfo) -> str | None:
-        if place is not None and info.data.get("state") is not None:
-            raise wrong("Input should not come beside state", "keep one of the two")
-        return place
 
     @pydantic.model_validator(mode="after")
     def _check_whole(self) -> Self:

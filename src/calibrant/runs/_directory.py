@@ -14,6 +14,7 @@ from typing import IO, Final
 from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._files import (
     is_in_place,
+    json_text,
     read_json_object,
     read_run_record,
     remove_leftovers,
@@ -24,6 +25,7 @@ from calibrant.core._files import (
 from calibrant.core._prediction import JsonObject, Record
 
 _LOCK: Final = ".lock"
+_MAKE_ROOM: Final = "make room, and run the same command again"
 _INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared
 _SHOWN: Final = 60  # characters of a value in a message
 MANIFEST: Final = "run.json"
@@ -161,10 +163,8 @@ class RunDirectory:
             It holds another run or other files, is in use, or cannot be written.
         """
         make_folder(path)
-        try:
+        with while_writing(path, remedy="choose another directory, or make room"):
             lock = (path / _LOCK).open("a")
-        except OSError as error:
-            raise unwritable(path, error, remedy="choose another directory, or make room") from error
         with lock:
             hold_lock(
                 lock.fileno(),
@@ -291,11 +291,18 @@ def unfinished(path: str | Path) -> str | None:
     return f"holds a run that ended early ({metrics.get('stopped') or 'rows are missing'})"
 
 
-def unwritable(
-    path: Path, error: OSError, *, remedy: str = "make room, and run the same command again"
-) -> StateError:
+def unwritable(path: Path, error: OSError, *, remedy: str = _MAKE_ROOM) -> StateError:
     """Return the error for a file or folder that cannot be written."""
     return StateError(f"{path}: cannot be written ({error.strerror or error}): {remedy}.")
+
+
+@contextlib.contextmanager
+def while_writing(path: Path, *, remedy: str = _MAKE_ROOM) -> Iterator[None]:
+    """Raise a StateError instead of an OSError of the block, which writes a file or folder."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error, remedy=remedy) from error
 
 
 def make_folder(path: Path) -> None:
@@ -308,10 +315,8 @@ def make_folder(path: Path) -> None:
     """
     if path.exists() and not path.is_dir():
         raise StateError(f"{path}: expected a directory for the run, got a file: choose another name.")
-    try:
+    with while_writing(path, remedy="choose another directory, or make room"):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(path, error, remedy="choose another directory, or make room") from error
 
 
 def write_json(path: Path, record: Record) -> None:
@@ -322,10 +327,8 @@ def write_json(path: Path, record: Record) -> None:
     StateError
         It cannot be written.
     """
-    try:
+    with while_writing(path):
         write_atomically(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise unwritable(path, error) from error
 
 
 def write_settings(directory: Path, settings: Record) -> None:
@@ -446,7 +449,7 @@ def differing_keys(first: Record, second: Record) -> list[str]:
 def _differences(changed: list[str], stored: Record, now: Record) -> str:
     parts = []
     for name in changed:
-        values = [json.dumps(found.get(name), ensure_ascii=False) for found in (stored, now)]
+        values = [json_text(found.get(name)) for found in (stored, now)]
         short = all(len(value) <= _SHOWN for value in values)
         parts.append(f"{name} ({values[0]} then, {values[1]} now)" if short else name)
     return ", ".join(parts)

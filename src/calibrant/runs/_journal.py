@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -106,23 +107,23 @@ class JsonlStore:
             self._file = None  # what is kept in memory can still be read
 
 
+@dataclass(eq=False)
 class PredictionJournal:
     """A `calibrant.core.Journal` over a `JsonlStore`."""
 
-    def __init__(self, store: JsonlStore) -> None:
-        self._store = store
+    store: JsonlStore
 
     def __len__(self) -> int:
-        return len(self._store)
+        return len(self.store)
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
         """Return the stored predictions by key; missing keys are left out."""
-        found = {key: self._store.get(key) for key in keys}
+        found = {key: self.store.get(key) for key in keys}
         return {key: prediction_from_record(record) for key, record in found.items() if record is not None}
 
     def put(self, key: str, prediction: Prediction) -> None:
         """Store `prediction` under `key`."""
-        self._store.put(key, prediction_to_record(prediction))
+        self.store.put(key, prediction_to_record(prediction))
 
 
 class SavedAnswers:
@@ -157,10 +158,11 @@ class SavedAnswers:
         """Do nothing: the file belongs to the search."""
 
 
+@dataclass(eq=False)
 class JournalAfterSearch:
     """A `calibrant.core.Journal` that looks into the answers of a search before its own.
 
-    Parameters
+    Attributes
     ----------
     journal : Journal
         Where new answers are kept.
@@ -168,19 +170,18 @@ class JournalAfterSearch:
         Answers of the search.
     """
 
-    def __init__(self, journal: Journal, saved: SavedAnswers) -> None:
-        self._journal = journal
-        self._saved = saved
+    journal: Journal
+    saved: SavedAnswers
 
     def get_many(self, keys: Sequence[str]) -> dict[str, Prediction]:
         """Return the stored predictions by key; missing keys are left out."""
-        found = self._saved.get_many(keys)
+        found = self.saved.get_many(keys)
         missing = [key for key in keys if key not in found]
-        return {**found, **self._journal.get_many(missing)}
+        return {**found, **self.journal.get_many(missing)}
 
     def put(self, key: str, prediction: Prediction) -> None:
         """Store `prediction` under `key` among the new answers."""
-        self._journal.put(key, prediction)
+        self.journal.put(key, prediction)
 
 
 def _lines_by_key(path: Path) -> dict[bytes, bytes]:

@@ -18,7 +18,7 @@ from calibrant.core._errors import StateError
 from calibrant.core._files import is_in_place
 from calibrant.core._prediction import Prediction
 from calibrant.core._rows import Example
-from calibrant.runs._directory import RunDirectory, to_keep_answers, unwritable
+from calibrant.runs._directory import RunDirectory, to_keep_answers, unwritable, while_writing
 from calibrant.runs._rows import CountRow, StoredRow, record_line, row_lines, row_record
 
 _BATCH: Final = 256  # rows
@@ -123,7 +123,7 @@ class PredictionsFile:
         StateError
             The file cannot be written.
         """
-        try:
+        with while_writing(self._path):
             self._new.unlink(missing_ok=True)  # left by a kill
             if self.failed:
                 self._old = self._path.open("rb")
@@ -132,8 +132,6 @@ class PredictionsFile:
                 self._file = self._path.open("ab")
                 self._file.truncate(self._end)
                 self._copied = self.rows
-        except OSError as error:
-            raise unwritable(self._path, error) from error
 
     def add(self, index: int, example: Example, prediction: Prediction) -> None:
         """Queue a row, to be written with the next batch.
@@ -213,17 +211,16 @@ class PredictionsFile:
         if file is None:
             return
         try:
-            if self._failure is not None:
-                raise self._failure
-            self._copy(self.rows)
-            self.flush()
-            os.fsync(file.fileno())
-            if not is_in_place(file.fileno(), self._path if self._old is None else self._new):
-                raise self._directory.lost()
-            if self._old is not None:
-                self._new.replace(self._path)
-        except OSError as error:
-            raise unwritable(self._path, error) from error
+            with while_writing(self._path):
+                if self._failure is not None:
+                    raise self._failure
+                self._copy(self.rows)
+                self.flush()
+                os.fsync(file.fileno())
+                if not is_in_place(file.fileno(), self._path if self._old is None else self._new):
+                    raise self._directory.lost()
+                if self._old is not None:
+                    self._new.replace(self._path)
         finally:
             self._file = None
             for opened in filter(None, (file, self._old)):
@@ -259,11 +256,9 @@ class PaidRows:
                     index, *attempts = json.loads(line)
                     if not is_finished(index):
                         self._earlier[index] = attempts
-        try:
+        with while_writing(path):
             self._file = path.open("ab", buffering=0)
             self._file.write(b"\n")  # after such a line
-        except OSError as error:
-            raise unwritable(path, error) from error
 
     def add(self, index: int, prediction: Prediction) -> None:
         """Note the calls of a row, if it took some."""

@@ -37,6 +37,7 @@ from calibrant.core._prediction import (
     is_label_mass_low,
     step_to_record,
 )
+from calibrant.core._reported import without_none
 from calibrant.core._rows import MAX_RUN_ROW_BYTES, Example, Row, read_rows
 from calibrant.core._settings import DemonstrationSettings
 from calibrant.core._structures import labels_from_record, part_of
@@ -129,7 +130,7 @@ def row_record(index: int, example: Example, prediction: Prediction, *, prompt: 
         "correct": None if unknown else prediction.label == example.answer,
         "outcome": prediction.outcome.value,
         "reason": prediction.reason,
-        "probabilities": _probabilities(prediction.distribution),
+        "probabilities": probability_record(prediction.distribution),
         "label_mass": None if lowest is None else lowest.label_mass,
         "unresolved_mass": None if lowest is None else lowest.unresolved_mass,
         "space": None if lowest is None else lowest.space.value,
@@ -169,8 +170,7 @@ def _steps_and_sketch(prediction: Prediction) -> JsonObject:
 
 def origin_record(example: Example) -> dict[str, str]:
     """Return the file, line and identifier of a row as JSON values, as far as they are known."""
-    values = {"source": example.source, "id": example.row_id}
-    return {name: value for name, value in values.items() if value is not None}
+    return without_none({"source": example.source, "id": example.row_id})
 
 
 def _part(part: Part, answer: str | None) -> JsonObject:
@@ -181,12 +181,19 @@ def _part(part: Part, answer: str | None) -> JsonObject:
         "name": part.name,
         "label": part.label,
         "confidence": part.confidence,
-        "probabilities": _probabilities(part.distribution),
+        "probabilities": probability_record(part.distribution),
         "correct": None if truth is None else part.label == truth,
     }
 
 
-def _probabilities(distribution: LabelDistribution | None) -> dict[str, float] | None:
+def saved_parts(row: Mapping[str, Any]) -> list[Part]:
+    """Return the parts of a row's answer, as `row_record` wrote them; none where it is one label."""
+    names = ("name", "label", "confidence")
+    return [Part(**{name: part[name] for name in names}) for part in row.get("parts", ())]
+
+
+def probability_record(distribution: LabelDistribution | None) -> dict[str, float] | None:
+    """Return the probabilities by label as JSON; None without a distribution."""
     if distribution is None:
         return None
     return dict(zip(distribution.labels, distribution.probabilities.tolist(), strict=True))

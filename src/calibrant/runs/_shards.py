@@ -6,13 +6,14 @@ import itertools
 import json
 import shutil
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from calibrant.core._errors import StateError
 from calibrant.core._files import atomic_bytes_writer, write_atomically
 from calibrant.core._rows import Example
-from calibrant.runs._directory import unwritable
+from calibrant.runs._directory import while_writing
 from calibrant.runs._rows import CountRow, StoredRow
 
 _DIGITS: Final = 9  # their names sort like their numbers
@@ -21,10 +22,11 @@ FinishedRows: TypeAlias = dict[int, Collection[int]]
 """Places of the finished rows by the number of their block; rows that failed with a transport error are not in it."""
 
 
+@dataclass(eq=False)
 class Shards:
     """Rows of a run on disk, in one file per block.
 
-    Parameters
+    Attributes
     ----------
     folder : Path
         Folder of the files.
@@ -32,9 +34,8 @@ class Shards:
         Rows of a block.
     """
 
-    def __init__(self, folder: Path, block_rows: int) -> None:
-        self._folder = folder
-        self._block_rows = block_rows
+    folder: Path
+    block_rows: int
 
     def recover(self, examples: Iterable[Example], count: CountRow) -> FinishedRows:
         """Count the finished rows and return their positions, by block.
@@ -45,10 +46,10 @@ class Shards:
             A file is damaged, or belongs to another input.
         """
         finished: FinishedRows = {}
-        present = {path.name for path in self._folder.glob("*.jsonl")}
+        present = {path.name for path in self.folder.glob("*.jsonl")}
         if not present:
             return finished  # without reading the input
-        for number, block in blocks_of(examples, self._block_rows):
+        for number, block in blocks_of(examples, self.block_rows):
             path = self._path(number)
             if path.name not in present:
                 continue
@@ -60,7 +61,7 @@ class Shards:
             is_whole = len(places) == len(block)
             finished[number] = range(places[0], places[-1] + 1) if is_whole else frozenset(places)
         if present:
-            raise _too_long(self._folder / min(present))
+            raise _too_long(self.folder / min(present))
         return finished
 
     def count_finished(self, path: Path, examples: Iterable[Example], count: CountRow) -> bool:
@@ -73,7 +74,7 @@ class Shards:
         """
         whole = True
         with path.open("rb") as file:
-            for _, block in blocks_of(examples, self._block_rows):
+            for _, block in blocks_of(examples, self.block_rows):
                 for index, _ in block:
                     line = file.readline()
                     if not line:
@@ -93,15 +94,15 @@ class Shards:
         """
         with path.open("rb") as file:
             for number in itertools.count():
-                lines = b"".join(itertools.islice(file, self._block_rows))
+                lines = b"".join(itertools.islice(file, self.block_rows))
                 if not lines:
                     return
                 self.add(number, lines)
 
     def remove(self) -> None:
         """Rename, then delete the shard folder, so that an interruption leaves no partial run."""
-        gone = self._folder.with_name(f".{self._folder.name}.old")
-        for folder in (gone, self._folder):
+        gone = self.folder.with_name(f".{self.folder.name}.old")
+        for folder in (gone, self.folder):
             if folder.exists():
                 if folder is not gone:
                     folder.rename(gone)
@@ -120,15 +121,13 @@ class Shards:
         if path.exists():
             rows = self._lines(path)
         rows |= {int(json.loads(line)["index"]): line for line in lines.splitlines(keepends=True)}
-        try:
-            self._folder.mkdir(exist_ok=True)
+        with while_writing(path):
+            self.folder.mkdir(exist_ok=True)
             write_atomically(path, b"".join(rows[index] for index in sorted(rows)).decode())
-        except OSError as error:
-            raise unwritable(path, error) from error
 
     def lines(self) -> Iterator[bytes]:
         """Yield the lines of all rows in input order."""
-        for path in sorted(self._folder.glob("*.jsonl")):
+        for path in sorted(self.folder.glob("*.jsonl")):
             yield from self._lines(path).values()
 
     def join(self, path: Path) -> None:
@@ -139,14 +138,11 @@ class Shards:
         StateError
             The file cannot be written.
         """
-        try:
-            with atomic_bytes_writer(path) as file:
-                file.writelines(self.lines())
-        except OSError as error:
-            raise unwritable(path, error) from error
+        with while_writing(path), atomic_bytes_writer(path) as file:
+            file.writelines(self.lines())
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"{number:0{_DIGITS}d}.jsonl"
+        return self.folder / f"{number:0{_DIGITS}d}.jsonl"
 
     def _lines(self, path: Path) -> dict[int, bytes]:
         try:

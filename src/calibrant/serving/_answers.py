@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from calibrant.core._prediction import JsonObject, Outcome, Part, Prediction
 from calibrant.core._reported import counted
 from calibrant.heads._tuned import Decision, Tuned
+from calibrant.runs._rows import probability_record
 
 _LOG: Final = logging.getLogger("calibrant.service")
 _FAILED = "The call of the model failed: ask again later."
@@ -122,8 +123,7 @@ def answer_record(prediction: Prediction, decision: Decision) -> JsonObject:
 
 def _label_fields(answer: Prediction | Part) -> JsonObject:
     """Return the JSON fields of label, probabilities and confidence."""
-    found = answer.distribution
-    probabilities = found and dict(zip(found.labels, found.probabilities.tolist(), strict=True))
+    probabilities = probability_record(answer.distribution)
     return {"label": answer.label, "probabilities": probabilities, "confidence": answer.confidence}
 
 

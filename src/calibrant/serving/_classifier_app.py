@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from calibrant.core._errors import CalibrantError, ConfigurationError, ProviderError
 from calibrant.core._prediction import JsonObject, Outcome, Prediction, Usage
-from calibrant.core._predictor import CallGroup, Predictor, RetryCancelScope
+from calibrant.core._predictor import Predictor, RetryCancelScope, concurrently
 from calibrant.core._reported import counted
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.inference._base import ask_async
@@ -511,15 +511,13 @@ class _Service:
     async def _predict(self, request: Request, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
         """Return the predictions of texts; the rows of all requests share the classifier's limits."""
         try:
-            async with CallGroup() as group:
-                tasks = [group.create_task(self._answer(*row)) for row in rows]
+            return await concurrently(self._answer(*row) for row in rows)
         except CalibrantError as error:
             self._readiness.note(answered=False)
             fields = self._error_fields(error)
             _LOG.error("The model cannot be asked.", extra={"fields": fields})
             request.state.log_fields = {"upstream": fields}
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
-        return [task.result() for task in tasks]
 
     def _error_fields(self, error: CalibrantError) -> JsonObject:
         """Return an error's fields for the log; its message only if texts may be logged."""
@@ -669,17 +667,17 @@ class _Readiness:
             self._next_probe = asyncio.get_running_loop().time() + self._pause
 
 
+@dataclass(eq=False)
 class _Watch:
     """Middleware that identifies, measures and logs requests, and closes connections during shutdown."""
 
-    def __init__(self, app: ASGIApp, service: _Service) -> None:
-        self._app = app
-        self._service = service
+    app: ASGIApp
+    service: _Service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request: give it an identifier, measure its time and log it."""
         if scope["type"] != "http":  # other servers ask for a lifespan
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         start = time.perf_counter()
         number = uuid.uuid4().hex
@@ -691,13 +689,13 @@ class _Watch:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = [(b"x-request-id", number.encode())]
-                if self._service.stopping.is_set():
+                if self.service.stopping.is_set():
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": [*message["headers"], *headers]}
             await send(message)
 
         try:
-            await self._app(scope, receive, sent)
+            await self.app(scope, receive, sent)
         except Exception:
             _LOG.exception("A request failed.", extra={"fields": {"id": number}})
             if status:  # half an answer is out
@@ -709,7 +707,7 @@ class _Watch:
             self._note(scope["path"], status or 500, seconds, number, state.get("log_fields", {}))
 
     def _note(self, path: str, status: int, seconds: float, number: str, fields: JsonObject) -> None:
-        metrics = self._service.metrics
+        metrics = self.service.metrics
         path = path if path in {_CLASSIFY, *WIRES, *_PROBES} else "other"
         metrics.requests.labels(path, str(status)).inc()
         metrics.seconds.labels(path).observe(seconds)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from typing import Any, Final, TypeGuard
 
 from calibrant.calibration._calibrators import IdentityCalibrator
 from calibrant.core._completion import DecisionClient
 from calibrant.core._errors import ConfigurationError
+from calibrant.core._files import json_text
 from calibrant.core._labels import LabelSet, normalise_label, split_label_list
 from calibrant.core._prediction import FloatArray, Outcome, Prediction
 from calibrant.core._predictor import Predictor
@@ -16,12 +16,11 @@ from calibrant.core._reported import listed
 from calibrant.core._structures import OrdinalLabels
 from calibrant.heads._tuned import Decision, Tuned
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._deciding import DEFAULT_INSTRUCTIONS, YES_NO
 from calibrant.inference._models import STUDENT
 from calibrant.serving._wires import BadQuestionError, Question, QuestionAnswer
 
 _KEPT: Final = 64  # other questions whose classifiers are kept
-_YES_NO: Final = (("no", "yes"), ("false", "true"))
-_DEFAULT_INSTRUCTIONS: Final = "Which option describes the text?"
 _MOST_LISTED: Final = 6_000  # characters of options and descriptions: about 1,500 tokens
 _AHEAD: Final = 1e-9  # by which a label leads where calibration alone would make another one as probable
 
@@ -154,7 +153,7 @@ class Questions:
 
 
 def _instructions(question: Question) -> str:
-    return question.instructions.strip() or _DEFAULT_INSTRUCTIONS
+    return question.instructions.strip() or DEFAULT_INSTRUCTIONS
 
 
 def _listing_prompt(question: Question) -> str:
@@ -164,7 +163,7 @@ def _listing_prompt(question: Question) -> str:
     for option, description in zip(question.options, question.descriptions, strict=True):
         shown = option
         if not option.isprintable():
-            shown = json.dumps(option, ensure_ascii=False)
+            shown = json_text(option)
         lines.append(f"- {shown}: {description}" if description else f"- {shown}")
     if sum(map(len, lines)) > _MOST_LISTED:
         return instructions  # the model scores every option all the same
@@ -174,7 +173,7 @@ def _listing_prompt(question: Question) -> str:
 
 def _places(question: Question, labels: LabelSet) -> list[int] | None:
     """Return the place of each option among labels; None if they are other labels."""
-    spellings = _YES_NO if question.kind == "yes_no" else (question.options,)
+    spellings = YES_NO if question.kind == "yes_no" else (question.options,)
     for options in spellings:
         found = [labels.canonical(option) for option in options]
         if len(found) == len(labels) and set(found) == set(labels):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, HTTPException, Request
@@ -159,6 +160,4 @@ def _without_verdict(found: Verification) -> JSONResponse:
 
 
 def _spent_record(found: Verification) -> dict[str, Any]:
-    usage = found.usage
-    counted = {"prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens}
-    return {"usage": {**counted, "cost": usage.cost}, "attempts": found.attempts}
+    return {"usage": asdict(found.usage), "attempts": found.attempts}

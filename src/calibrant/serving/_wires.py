@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
@@ -92,7 +92,7 @@ class QuestionAnswer:
     probabilities: FloatArray
     best: int
     decision: str
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any]
 
     @property
     def score(self) -> float:

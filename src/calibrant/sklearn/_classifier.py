@@ -27,6 +27,7 @@ from calibrant.core._errors import ConfigurationError
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import FloatArray, IndexArray, Outcome, Prediction
 from calibrant.core._predictor import Limits, OnPrediction, Predictor
+from calibrant.core._reported import without_none
 from calibrant.core._rows import Example
 from calibrant.core._settings import DEFAULT_MODEL, ModelSettings
 from calibrant.core._task import Task
@@ -360,9 +361,7 @@ class CalibrantClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"{path}: expected a class for each of the labels {list(tuned.labels)[:SHOWN]} "
                 f"({len(tuned.labels)} in all), got {names!r:.80}: correct labels."
             )
-        base = {}
-        if task.model.api_base is not None:
-            base = {"api_base": task.model.api_base}
+        base = without_none({"api_base": task.model.api_base})
         found = cls(
             task.model.name if model is None else model,
             labels=names,

@@ -25,6 +25,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, Pool
 
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._installation import install_command
+from calibrant.core._reported import one_line
 
 _HIDDEN = "[redacted]"
 _SQLITE = "sqlite"
@@ -112,7 +113,7 @@ class Location:
         message = str(getattr(error, "orig", None) or error)
         for value in self._secrets():
             message = message.replace(value, _HIDDEN)
-        return " ".join(message.split()) or type(error).__name__
+        return one_line(message) or type(error).__name__
 
     def _secrets(self) -> list[str]:
         if self.path is not None:

@@ -449,13 +449,13 @@ def _settings(tuned: Tuned) -> JsonObject:
     return {"tasks": tasks, "prompt_for_all": tuned.prompt_for_all, "description": tuned.description}
 
 
+@dataclass(eq=False)
 class _FolderReader:
     """Builder of a tuned classifier from the files of a bundle, with consistency checks."""
 
-    def __init__(self, folder: Path, manifest: Manifest, content: Record) -> None:
-        self._folder = folder
-        self._manifest = manifest
-        self._content = content
+    folder: Path
+    manifest: Manifest
+    content: Record
 
     def tuned(self) -> Tuned:
         """Return the tuned classifier."""
@@ -463,18 +463,18 @@ class _FolderReader:
         tasks = self._tasks(settings)
         first = tasks[0].task
         fingerprint = self._fingerprint(first, settings.description)
-        if self._content["schema.json"] != enum_schema(first.labels, first.field):
+        if self.content["schema.json"] != enum_schema(first.labels, first.field):
             raise self._damage(
                 "schema.json", "expected the schema of labels.json and the field in settings.json"
             )
         plan = self._plan(len(tasks))
         return Tuned(
-            path=self._folder,
-            calibrant=self._manifest.calibrant,
-            digest=self._manifest.sha256,
+            path=self.folder,
+            calibrant=self.manifest.calibrant,
+            digest=self.manifest.sha256,
             tasks=tasks,
             plan=plan,
-            learned={} if plan is None else learned_of_plan(plan, tasks, self._folder),
+            learned={} if plan is None else learned_of_plan(plan, tasks, self.folder),
             prompt_for_all=settings.prompt_for_all,
             description=settings.description,
             fingerprint=fingerprint,
@@ -487,43 +487,43 @@ class _FolderReader:
         )
 
     def _measurements(self, labels: LabelSet) -> Measurements:
-        place = self._folder / "figures.json"
-        entries = self._content["figures.json"]
+        place = self.folder / "figures.json"
+        entries = self.content["figures.json"]
         figures = [checked_record(Figure, entry, place, damaged_file) for entry in entries]
         return Measurements(figures=tuple(figures), history=self._history(labels))
 
     def _tasks(self, settings: _Settings) -> tuple[RecordedTask, ...]:
-        files = self._content
-        shared = {"labels": self._content["labels.json"]}
+        files = self.content
+        shared = {"labels": self.content["labels.json"]}
         first = {**shared, "prompt": files["prompt.txt"], "user_template": files.get("user_template.txt")}
-        place = self._folder / "settings.json"
+        place = self.folder / "settings.json"
         tasks = [
             task_from_record({**record, **(shared if number else first)}, place=place)
             for number, record in enumerate(settings.tasks)
         ]
         if "plan.json" in files:
-            return with_planned_demonstrations(tasks, self._folder)
+            return with_planned_demonstrations(tasks, self.folder)
         return (self._with_demonstrations(tasks[0]), *tasks[1:])
 
     def _with_demonstrations(self, recorded: RecordedTask) -> RecordedTask:
         """Return a task with its demonstration texts."""
-        rows = self._content.get(DEMONSTRATIONS)
+        rows = self.content.get(DEMONSTRATIONS)
         if (recorded.task.demonstrations is None) is not (rows is None):
             raise self._damage(
                 "settings.json", f"expected {DEMONSTRATIONS} where demonstrations are shown, and only there"
             )
         if rows is None:
             return recorded
-        task = with_demonstrations(recorded.task, rows, self._folder / DEMONSTRATIONS)
+        task = with_demonstrations(recorded.task, rows, self.folder / DEMONSTRATIONS)
         return replace(recorded, task=task)
 
     def _fingerprint(self, task: Task, description: Record | None) -> Fingerprint:
         """Return the manifest's fingerprint, checked against the prompt and the labels."""
-        record = self._manifest.fingerprint
+        record = self.manifest.fingerprint
         found = fingerprint_of(
             task,
             description,
-            rows=self._content.get(DEMONSTRATIONS),
+            rows=self.content.get(DEMONSTRATIONS),
             model=record["model"],
             space=record["space"],
         )
@@ -533,7 +533,7 @@ class _FolderReader:
         return found
 
     def _plan(self, n_tasks: int) -> Record | None:
-        record = self._content.get("plan.json")
+        record = self.content.get("plan.json")
         expected = 1 if record is None else n_planned(record)
         if n_tasks != expected:
             whose = "one task without a plan" if record is None else f"{expected} tasks for the plan"
@@ -542,13 +542,13 @@ class _FolderReader:
 
     def _load_part(self, name: str, load: Callable[..., _Part], fingerprint: Fingerprint) -> _Part | None:
         """Return the correction, head or calibrator in a file; None if the bundle has no such file."""
-        if name in self._content:
-            return load(self._folder / name, fingerprint=fingerprint)
+        if name in self.content:
+            return load(self.folder / name, fingerprint=fingerprint)
         return None
 
     def _students(self, tasks: Sequence[RecordedTask]) -> dict[str, Head]:
         """Return the students by name; those of bundles without their files are in their own folders."""
-        files = [file for file in STUDENT_FILES if file in self._content]
+        files = [file for file in STUDENT_FILES if file in self.content]
         asked = [own.task for own in tasks]
         names = student_names(asked)
         if files and len(files) != len(names):
@@ -557,10 +557,10 @@ class _FolderReader:
             )
         if not files:
             return {}
-        return saved_students(asked, self._folder)
+        return saved_students(asked, self.folder)
 
     def _thresholds(self) -> JsonObject:
-        thresholds: JsonObject = self._content["thresholds.json"]
+        thresholds: JsonObject = self.content["thresholds.json"]
         if set(thresholds) != set(thresholds_of(None)):
             named = ", ".join(sorted(thresholds_of(None)))
             raise self._damage(
@@ -586,10 +586,10 @@ class _FolderReader:
         return history
 
     def _checked_file(self, name: str, kind: type[_Model]) -> _Model:
-        return checked_record(kind, self._content[name], self._folder / name, damaged_file)
+        return checked_record(kind, self.content[name], self.folder / name, damaged_file)
 
     def _damage(self, name: str, why: str) -> StateError:
-        return damaged_file(self._folder / name, why)
+        return damaged_file(self.folder / name, why)
 
 
 @dataclass(kw_only=True)

@@ -14,12 +14,9 @@ from calibrant.metrics._validation import (
     check_count,
     check_number,
     check_same_length,
+    check_shares,
     check_values,
-    refuse_rows,
 )
-
-# Means and calibrated values may leave [0, 1] by this much; they are clipped.
-_SLACK: Final = 1e-6
 
 Action = Literal["small", "large", "verify"]
 # Means are off by some units in the last place: a budget may miss an end by as little.
@@ -39,11 +36,8 @@ def check_scores(name: str, values: ArrayLike) -> FloatArray:
     ConfigurationError
         As `calibrant.metrics.check_values`, or out of range.
     """
-    array = check_values(name, values)
-    illegal = (array < -_SLACK) | (array > 1.0 + _SLACK)
     remedy = "divide percentages by 100, and bring other units to [0, 1] first"
-    refuse_rows(illegal, array, f"{name} in [0, 1]", remedy)
-    return np.clip(array, 0.0, 1.0)
+    return check_shares(name, values, remedy=remedy)
 
 
 def bin_numbers(scores: ArrayLike, k: int, *, name: str = "verifier_score") -> IndexArray:

@@ -28,6 +28,7 @@ from calibrant.core._errors import (
     LogprobsUnavailableError,
     NotFittedError,
 )
+from calibrant.core._labels import label_in
 from calibrant.core._prediction import JsonObject, Record, Token
 from calibrant.logprobs._completion import IMPOSSIBLE
 from calibrant.logprobs._fields import UnparsedError, align, field_value
@@ -386,9 +387,7 @@ def _refuse_corrected(answered: Answered) -> None:
         written = field_value(prediction.text, classifier.field)
     except UnparsedError:
         return
-    label = None
-    if isinstance(written, str):
-        label = classifier.labels.canonical(written)
+    label = label_in(written, classifier.labels)
     if label is not None and label != prediction.label:
         raise LogprobsUnavailableError(
             f"Expected the tokens of {prediction.label!r}, got those of {label!r}, which the label-prior correction "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Final, Self
 from calibrant.cascade._protocol import Answered, Assessment, BaseMethod, NoEvidence, is_share
 from calibrant.core._completion import CompletionRequest
 from calibrant.core._errors import ConfigurationError, ContextLengthError, DataError, ProviderError
+from calibrant.core._files import json_text
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import JsonObject, LogprobSpace, Outcome, Prediction, Record, Usage
 from calibrant.core._predictor import Limits, Query
@@ -76,7 +76,7 @@ def fill_slots(template: str, texts: Mapping[str, str]) -> str:
 
 def quoted(value: object) -> str:
     """Quote a value as JSON, with chat-template marks escaped."""
-    return _MARK.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json.dumps(value, ensure_ascii=False))
+    return _MARK.sub(lambda mark: f"\\u{ord(mark[0]):04x}", json_text(value))
 
 
 @dataclass(frozen=True, kw_only=True)

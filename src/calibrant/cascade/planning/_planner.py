@@ -505,7 +505,7 @@ def _certificate(
     delta: float,
     *,
     method: Literal["sequence", "single test"],
-    tests: int = 1,
+    tests: int,
 ) -> PlanCertificate:
     """Return the certificate of a policy; `tests` is the number of tests that share delta."""
     m, n = rows.correct.shape

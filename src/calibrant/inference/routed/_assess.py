@@ -90,7 +90,7 @@ class Helper:
     def __post_init__(self) -> None:
         self._breaker = Breaker(clock=self.clock)
         self._lock = threading.Lock()
-        self._stats = HelperStats()
+        self.stats = HelperStats()
         self._warned = False
 
     async def ask(
@@ -114,7 +114,7 @@ class Helper:
             if not isinstance(error, ProviderError):
                 error = ProviderError(str(error), provider=self.client.name)
             self._breaker.failed(turn, error)
-            self._count(failures=1)
+            self._count(Usage(), failures=1)
             paid.append(Usage())
             self._warn("failed", error)
             return None
@@ -124,25 +124,21 @@ class Helper:
         self._breaker.succeeded(turn)
         usage = priced(completion.usage, self.cost)
         found = read(completion.text)
-        self._count(unusable=int(found is None), usage=usage)
+        self._count(usage, unusable=int(found is None))
         paid.append(usage)
         if found is None:
             self._warn("gave a reply that cannot be used", repr(completion.text[:80]))
         return found
 
-    def stats(self) -> HelperStats:
-        """Return the counts of the model's calls."""
-        return self._stats
-
-    def _count(self, *, failures: int = 0, unusable: int = 0, usage: Usage | None = None) -> None:
+    def _count(self, usage: Usage, *, failures: int = 0, unusable: int = 0) -> None:
         """Add one call to the counts."""
         with self._lock:
-            old = self._stats
-            self._stats = HelperStats(
+            old = self.stats
+            self.stats = HelperStats(
                 calls=old.calls + 1,
                 failures=old.failures + failures,
                 unusable=old.unusable + unusable,
-                usage=old.usage if usage is None else old.usage + usage,
+                usage=old.usage + usage,
             )
 
     def _warn(self, what: str, detail: object) -> None:

@@ -296,7 +296,7 @@ class RoutedClient:
 
     def helper_stats(self) -> dict[str, HelperStats]:
         """Return the call counts of ``judge`` and ``triage``, if configured."""
-        return {role: helper.stats() for role, helper in self._helpers.items()}
+        return {role: helper.stats for role, helper in self._helpers.items()}
 
     def close(self) -> None:
         """Close the router's state and the embedder, and with ``owned`` every client."""
