@@ -468,23 +468,24 @@ def test_no_library_writes_to_the_terminal(capsys: pytest.CaptureFixture[str]) -
 # --- reflection models by name --------------------------------------------------------------------
 
 
-def test_a_reflection_model_takes_every_name_with_options() -> None:
-    """A reflection model gets its options, and is tried with one call before the search."""
+def test_a_reflection_model_takes_every_name_with_options(tmp_path: Path) -> None:
+    """A reflection model gets its options; it is tried with one call before a search, and not when that is repeated."""
     fake, seen = client(), []
 
     def first(_number: int, body: Any) -> None:
         seen.append((len(fake.requests), body["messages"][-1]["content"]))
 
     with FaultServer(LABELS, lambda _: LABELS[0], faults=first) as server:
-        optimize(
-            make_task(),
-            model=fake,
-            reflection_model="hosted_vllm/writer",
-            reflection_options={"api_base": server.api_base, "max_tokens": 50},
-            max_metric_calls=80,
-        )
+        settings: Any = {
+            "reflection_model": "hosted_vllm/writer",
+            "reflection_options": {"api_base": server.api_base, "max_tokens": 50},
+            "max_metric_calls": 80,
+        }
+        optimize(make_task(), model=fake, out=tmp_path, **settings)
+        asked = len(seen)
+        optimize(make_task(), model=fake, out=tmp_path, **settings)
     assert seen[0] == (0, "Answer with the word yes.")
-    assert len(seen) > 1
+    assert len(seen) == asked > 1
 
 
 @pytest.mark.parametrize(

@@ -599,7 +599,7 @@ def open_reflection(
     charge: Callable[[Usage], None],
     afford: Callable[[float], None],
 ) -> Iterator[Reflection | None]:
-    """Open a reflection model, from a name (tested with one small call) or from a function.
+    """Open a reflection model, from a name (tested with one small call, unless it answered before) or from a function.
 
     A function is not tried: it may count its calls, or cost what nobody expects.
 
@@ -652,7 +652,8 @@ def open_reflection(
         return completion.text
 
     try:
-        write(_SMALL_PROMPT)
+        if not store:  # of a run that goes on, or is repeated, it was asked already
+            write(_SMALL_PROMPT)
         yield Reflection(write, name=model, store=store, cost=lambda: _known_cost(calls.gate))
     finally:
         client.close()
