@@ -189,7 +189,8 @@ class OptimizationResult(Recorded):
     seconds : float
         Wall time of this session, in seconds.
     ended : str
-        Why the search ended before its budget was used up, in a sentence; empty where it did not.
+        Why the search ended before its budget was used up, and how many better proposals were rejected, as they repeat
+        rows; empty where neither is so.
     directory : Path or None
         Directory of the run; not part of ``result.json``.
     test_rows : mapping of str to SavedRows

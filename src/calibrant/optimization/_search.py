@@ -92,7 +92,7 @@ class Search(SearchStage):
     Attributes
     ----------
     ended : str
-        Sentence on why the search ended before its budget was used up; empty where it did not.
+        Sentences on an end before the budget was used up, and on rejected proposals; empty without either.
     """
 
     directory: Path | None
