@@ -40,7 +40,7 @@ _DEFAULT_TEMPERATURE: Final = 1.0
 _FUSED_SAMPLES: Final = 3
 _MOST_FUSED: Final = 10
 # Changing a variant, or the rule, changes answers: the number is part of the cache keys.
-_VERSION: Final = 1
+_VERSION: Final = 2
 _NAMES: Final = ("confidence", "confidence_percent")
 _VARIANTS: Final = (
     'Also state in the field "{name}" how sure you are that this is right, as a whole number of percent (0 to 100).',
