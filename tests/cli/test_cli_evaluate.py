@@ -240,6 +240,22 @@ def test_a_model_that_is_gone_is_no_worse_model(write_task: WriteTask, fake: Fak
     assert run(task, "--out", tmp_path / "a", "--fail-under", "accuracy=0.1").exit_code == 1
 
 
+@pytest.mark.parametrize(("status", "is_refusal"), [(429, True), (503, False)])
+def test_a_server_that_takes_no_calls_for_now_is_no_broken_transport(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, status: int, is_refusal: bool
+) -> None:
+    """Rows refused for too many calls, or no credit, are told from those that no answer came for."""
+    refusal = ProviderError(f"{status} not now", provider="p", status=status)
+
+    def rule(text: str, _prompt: str) -> Answer:
+        return refusal if "woof" in text else "cat"
+
+    fake(rule)
+    result = run(write_task(test=animals(4)), "--out", tmp_path / "out")
+    assert ("too many calls, or no credit" in result.stderr) is is_refusal
+    assert "a transport error" in result.stderr
+
+
 def test_a_deadline_exits_with_1(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
     """A deadline exits with 1 and prints the metrics so far; the next run answers the other rows."""
     client = fake(latency=0.05)

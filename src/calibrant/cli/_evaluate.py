@@ -494,7 +494,7 @@ def say_troubles(metrics: evaluation.EvaluationMetrics) -> None:
     if failed:
         found = "a transport error"
         advice = f"run the same command again to ask {'it' if failed == 1 else 'them'} again"
-        if any(str(_TOO_MANY) in kind for kind in metrics.errors):
+        if any(_status_of(kind) == _TOO_MANY for kind in metrics.errors):
             found = "a refusal for now (too many calls, or no credit), or a transport error"
             advice += ", once the server takes calls: predictions.jsonl says what it waits for"
         if any(kind.startswith("broken response") for kind in metrics.errors):
@@ -522,8 +522,13 @@ def _say_mixed(metrics: evaluation.EvaluationMetrics) -> None:
 
 def is_refused(reason: str) -> bool:
     """Return True for a failure whose HTTP status says that the same request will fail again."""
-    status = _STATUS.search(reason)
-    return status is not None and int(status[0]) not in _PASSING
+    status = _status_of(reason)
+    return status is not None and status not in _PASSING
+
+
+def _status_of(reason: str) -> int | None:
+    found = _STATUS.search(reason)
+    return None if found is None else int(found[0])
 
 
 def unreadable_text(count: int, examples: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ class _Trial:
     Attributes
     ----------
     log_proba : ndarray of shape (n, L)
-        Held-out log-probabilities: whatever was learned or chosen for a row, its own fold had no part in it.
+        Held-out log-probabilities.
     losses : ndarray of shape (n,)
         Log losses, in nats.
     figures : HeadFigures
