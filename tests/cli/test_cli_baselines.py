@@ -15,6 +15,8 @@ from typer.testing import Result
 from calibrant.core import Field, FieldLabels, MultiLabels
 from calibrant.testing import FakeClient
 from command_line import command, done, knows
+from small_tasks import place
+from token_engine import Telling
 
 WriteTask = Callable[..., Path]
 UseModel = Callable[..., Any]
@@ -104,6 +106,24 @@ def test_the_verdict_says_what_the_model_is_for(
     use_model(FakeClient(LABELS, lambda text, _: (answers[text] if is_right else "cat", 0.9)))
     task = write_task(**{name: rows(name, 40) for name in ("train", "validation", "test")})
     assert beside(run("evaluate", task, "--out", tmp_path / "out"))[-1][0].startswith(said)
+
+
+def test_features_that_a_head_reads_are_a_baseline(
+    write_task: WriteTask, use_model: UseModel, tmp_path: Path
+) -> None:
+    """Features that a run and the cache hold make a baseline of other rows as well; nothing is asked for one."""
+    engine = Telling(place)
+    use_model(engine)
+    task = write_task(**{name: riddles(name, 40) for name in ("train", "validation", "test")})
+    (tmp_path / "new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in riddles("new", 40)))
+    run("optimize", task, "--max-metric-calls", 120, "--out", tmp_path / "run")
+    asked = ("evaluate", task, "--run", tmp_path / "run", "--file", tmp_path / "new.jsonl")
+    before = sum(bool(row.text) for row in engine.rows)
+    *_, embeddings = beside(run(*asked, "--cache", tmp_path / "cache.sqlite", "--out", tmp_path / "new"))
+    assert embeddings == ["embeddings", "1.000 (0.912 to 1.000)", "1.000", "2 of 2"]
+    assert sum(bool(row.text) for row in engine.rows) == before + 40
+    *_, verdict = beside(run(*asked, "--no-cache", "--out", tmp_path / "again"))
+    assert verdict[0].startswith("The model adds +")
 
 
 @pytest.mark.usefixtures("model")

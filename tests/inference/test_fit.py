@@ -290,6 +290,22 @@ def test_head_uses_and_drops_features() -> None:
     assert labels_of(limited.classify_many(OTHERS)) == labels_of(found)
 
 
+def test_features_that_a_journal_holds_are_found_again() -> None:
+    """What a head read of a journal's answers is known by text, without a question, and of other texts nothing."""
+    journal, engine = MemoryJournal(), Telling(place)
+    classifier = make(engine, journal=journal)
+    read = dict(zip(TAUGHT, features_of(classifier, TAUGHT), strict=True))
+    classifier.fit(TAUGHT, truth(TAUGHT))
+    asked = len(engine.rows)
+    known = classifier.known_features([*TAUGHT, *OTHERS], journal)
+    assert {text: list(found) for text, found in known.items()} == {
+        text: list(found) for text, found in read.items()
+    }
+    assert len(engine.rows) == asked
+    classifier.head = None
+    assert classifier.known_features(TAUGHT, journal) == {}
+
+
 def test_head_needs_an_engine_with_features() -> None:
     """A head that needs features raises ConfigurationError on a model that reports none."""
     head = make(Telling(place)).fit(TAUGHT, truth(TAUGHT)).head

@@ -20,7 +20,7 @@ from calibrant.cli._tables import check_tracking, say, track
 from calibrant.core._errors import CalibrantError, ConfigurationError, DataError, ProviderError, StateError
 from calibrant.core._fingerprint import NO_TEXTS, TextDigests
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Journal, LogprobSpace, Outcome
+from calibrant.core._prediction import HalfArray, Journal, LogprobSpace, Outcome
 from calibrant.core._predictor import Limits, Stop
 from calibrant.core._reported import counted, without_none
 from calibrant.core._rows import DataSource
@@ -92,7 +92,7 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         loaded,
         entry,
         routing=routing,
-        baselines=_lines_beside(result, loaded, options, classifier),
+        baselines=_lines_beside(result, source, options, classifier),
         is_free=classifier.is_free,
         as_json=options.as_json,
     )
@@ -117,16 +117,33 @@ def _recorded(
 
 
 def _lines_beside(
-    result: evaluation.EvaluationResult, task: Task, options: Evaluate, classifier: BasePredictor
+    result: evaluation.EvaluationResult, source: Source, options: Evaluate, classifier: BasePredictor
 ) -> list[str]:
     """Return lines on what the run's certificate accepts, and on the baselines."""
     # Without --run, the source may be a run itself.
     lines = acceptance_lines(result, run=options.run or options.task)
     head = None
+    known_features = None
     if isinstance(classifier, inference.Classifier):
         head = classifier.head
-    lines += baseline_lines(result, task, file=options.file, split=options.split or TEST, head=head)
+        known_features = partial(_known_features, source, options, classifier)
+    lines += baseline_lines(
+        result,
+        source.task,
+        file=options.file,
+        split=options.split or TEST,
+        head=head,
+        known_features=known_features,
+    )
     return lines
+
+
+def _known_features(
+    source: Source, options: Evaluate, classifier: inference.Classifier, texts: Sequence[str]
+) -> dict[str, HalfArray]:
+    """Return the features of texts that the run and the cache hold, by text."""
+    with _opened_cache(source, options) as journal:
+        return {} if journal is None else classifier.known_features(texts, journal)
 
 
 def _gate(text: str) -> tuple[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,7 +13,7 @@ from calibrant.cli._tables import aligned, number, print_output, say, vectors_te
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import Recorded, read_run_record
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Usage
+from calibrant.core._prediction import HalfArray, Usage
 from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.inference._models import STUDENT
@@ -302,6 +302,7 @@ def baseline_lines(
     file: Path | None,
     split: str,
     head: Head | None = None,
+    known_features: Callable[[Sequence[str]], Mapping[str, HalfArray]] | None = None,
 ) -> list[str]:
     """Compare a finished evaluation with baselines, and return the table and the verdict.
 
@@ -317,6 +318,8 @@ def baseline_lines(
         Split of the evaluated rows, if they are the task's: no baseline learns from it.
     head : Head, optional
         Head of the evaluated classifier.
+    known_features : callable, optional
+        Returns the features that are known of texts, by text.
     """
     if result.directory is None or not result.metrics.complete:
         return []
@@ -332,7 +335,14 @@ def baseline_lines(
 
     say("comparing with baselines")  # takes seconds, of many rows half a minute
     try:
-        found = add_baselines(result.directory, labelled, labels=labels, head=head, meter=result.meter)
+        found = add_baselines(
+            result.directory,
+            labelled,
+            labels=labels,
+            head=head,
+            known_features=known_features,
+            meter=result.meter,
+        )
     except (ConfigurationError, DataError, StateError) as error:  # the evaluation is complete without them
         return [f"No baselines: {error}"]
     if not found.scores:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from calibrant.calibration._calibrators import CalibratorSelection, ConfidenceCalibrator, select_calibrator
 from calibrant.calibration._thresholds import (
@@ -23,7 +24,7 @@ from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, Recorded, as_record, read_run_record, write_atomically
 from calibrant.core._fingerprint import Fingerprint
 from calibrant.core._labels import LabelSet, normalise_label
-from calibrant.core._prediction import FloatArray, IndexArray, Interval, JsonObject, Outcome, Usage
+from calibrant.core._prediction import FloatArray, HalfArray, IndexArray, Interval, JsonObject, Outcome, Usage
 from calibrant.core._rows import Example
 from calibrant.evaluation._looks import CertificateRequest, counted_certificate
 from calibrant.heads._compared import BaselineComparison, compare_with_baselines
@@ -683,12 +684,24 @@ class _DrawnRow(NamedTuple):
     label: str | None = None
 
 
+def _vectors(head: Head, texts: Sequence[str], *, meter: Gate | None) -> Mapping[str, ArrayLike] | None:
+    """Return vectors by text of a head's embedding model, and say what they take; None if it fails."""
+    from calibrant.inference._text_vectors import TextVectors, announce_vectors, vectors_by_text  # noqa: PLC0415
+
+    embedding = None if head.embedding is None else head.embedding.model
+    if isinstance(embedding, TextVectors):
+        left = embedding.missing(texts)
+        announce_vectors(head, left, rows=len(left))
+    return vectors_by_text(embedding, texts, meter=meter)
+
+
 def add_baselines(
     directory: Path,
     labelled: Iterable[Example],
     *,
     labels: LabelSet,
     head: Head | None = None,
+    known_features: Callable[[Sequence[str]], Mapping[str, HalfArray]] | None = None,
     meter: Gate | None = None,
 ) -> BaselineComparison:
     """Compare a finished evaluation with baselines, and store the comparison in ``metrics.json``.
@@ -708,6 +721,8 @@ def add_baselines(
     head : Head, optional
         Head of the evaluated classifier. The vectors that it reads also make a baseline, of at most 1,000 rows to
         learn from.
+    known_features : callable, optional
+        Returns the features that are known of texts, by text, which make that baseline where the head reads no vectors.
     meter : Gate, optional
         Of the evaluation: counts the calls for vectors, too. Without budget there is no such baseline.
 
@@ -736,15 +751,12 @@ def add_baselines(
         lambda example: None if normalise_label(example.input) in texts else _DrawnRow(example),
         most=min(_LEARNED, share),
     )
-    from calibrant.inference._text_vectors import TextVectors, announce_vectors, vectors_by_text  # noqa: PLC0415
-
-    embedding = None if head is None or head.embedding is None else head.embedding.model
     taught = _drawn_rows((row.example for row in learned), _DrawnRow, most=_READ)
     read = [row.example.input for row in (*judged, *taught)]
-    if head is not None and isinstance(embedding, TextVectors):
-        left = embedding.missing(read)
-        announce_vectors(head, left, rows=len(left))
-    vectors = vectors_by_text(embedding, read, meter=meter)
+    if head is not None and head.embedding is not None:
+        vectors = _vectors(head, read, meter=meter)
+    else:
+        vectors = None if known_features is None else known_features(read)
     comparison = compare_with_baselines(
         [row.example for row in judged],
         [row.label for row in judged],

@@ -24,7 +24,7 @@ from calibrant.core._errors import CalibrantError, ConfigurationError
 from calibrant.core._files import read_json_object
 from calibrant.core._fingerprint import Fingerprint, asked_text
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import Journal, LogprobSpace, Prediction
+from calibrant.core._prediction import HalfArray, Journal, LogprobSpace, Prediction
 from calibrant.core._predictor import Limits, OnPrediction, Predictor, Query, Stop
 from calibrant.core._reported import is_number
 from calibrant.core._settings import DemonstrationSettings, ModelSettings
@@ -388,6 +388,22 @@ class Classifier(BasePredictor):
         other._owns_client = False  # noqa: SLF001 (of its own kind)
         other.head = None
         return other
+
+    def known_features(self, texts: Sequence[str], journal: Journal) -> dict[str, HalfArray]:
+        """Return the features that the head reads, by text, of answers that a journal holds; nothing is asked.
+
+        Parameters
+        ----------
+        texts : sequence of str
+            The texts. Those that the journal does not know are left out; all, if the head reads no features.
+        journal : Journal
+            Answers of this classifier.
+        """
+        if self.head is None or not self.head.uses_features:
+            return {}
+        rows = Runner(journal=journal).rows(self._method, map(self.query, texts))
+        known = ((text, row.stored) for text, row in zip(texts, rows, strict=True))
+        return {text: one.features for text, one in known if one is not None and one.features is not None}
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy with another prompt and without a head; client and journal are shared.
