@@ -385,6 +385,22 @@ def test_rows_that_all_failed_get_no_words_on_decisions(
     assert "decisions" not in result.stdout
 
 
+def test_a_row_without_a_label_is_no_cascade(write_task: WriteTask, fake: Fake, tmp_path: Path) -> None:
+    """Of a run that nobody certified, one row that failed does not hide how to ask for a promise."""
+
+    def fails_once(text: str, prompt: str) -> Answer:
+        return ProviderError("busy.", provider="fake") if text == "hush" else unsure(text, prompt)
+
+    fake(unsure, name="local/smollm2-135m")
+    done(command("evaluate")(write_task(test=unlike_animals(20)), "--out", tmp_path / "run"))
+    fake(fails_once, name="local/smollm2-135m")
+    data = write_csv(tmp_path / "data.csv", ["hush", "meow", "woof"])
+    printed = run(tmp_path / "run", data, "--out", tmp_path / "labelled", "--no-cache").stdout
+    assert "cascade" not in printed
+    assert "No decisions, as no promise was asked for" in printed
+    assert [row["decision"] for row in labels(tmp_path / "labelled")] == ["review", "", ""]
+
+
 @pytest.mark.parametrize("form", ["csv", "parquet", "xlsx"])
 def test_changed_file_is_kept(
     write_task: WriteTask, fake: Fake, tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str

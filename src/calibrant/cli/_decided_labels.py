@@ -256,11 +256,13 @@ class DecidedLabels:
 
     def _decision_lines(self, *, is_unlike: bool) -> Iterator[str]:
         """Yield lines on the decisions: their rule and, where nothing is accepted, the reason; none without a label."""
-        if not self.file.written.labelled:
+        written = self.file.written
+        if not written.labelled:
             return
-        decisions = self.file.written.decisions
+        decisions = written.decisions
         rule, least = self._rule
-        if rule is None and not decisions:
+        # Rows without a label are for review whatever decides; a cascade decides on the others as well.
+        if rule is None and sum(decisions.values()) <= written.rows - written.labelled:
             yield from self._no_decision_lines()
             return
         why = "by the cascade's own thresholds"
