@@ -178,5 +178,12 @@ def print_answers(report: BatchReport) -> None:
         if count:
             was = "was" if count == 1 else "were"
             say(f"warning: {counted(count, 'line')} of the provider {reason.format(was)} and {was} left out.")
+    if report.unscored:
+        have = "has" if report.unscored == 1 else "have"
+        say(
+            f"warning: {counted(report.unscored, 'row')} with a label {have} no confidence, as the answers hold no "
+            "log-probabilities of it: nothing can be calibrated or promised of such rows. `calibrant doctor` says what "
+            "the model gives."
+        )
     if report.outcomes.get("error"):
         sys.stdout.write(f"Ask again about the rows with errors: calibrant batch retry {report.path}\n")

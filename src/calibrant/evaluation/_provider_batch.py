@@ -204,6 +204,8 @@ class BatchReport:
         Batches made by this call.
     outcomes : mapping of str to int
         Rows by outcome; empty until they are collected.
+    unscored : int
+        Rows with a label and without a confidence.
     prompt_tokens, completion_tokens : int
         Of the collected answers, and of the texts whose vectors a head needs.
     broken, unknown, duplicates : int
@@ -215,6 +217,7 @@ class BatchReport:
     parts: tuple[BatchPart, ...]
     submitted: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    unscored: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     broken: int = 0
@@ -721,6 +724,25 @@ _LOG = logging.getLogger("calibrant")
 _NOT_SENT: Final = ("api_key", "api_base", "timeout")
 
 
+def _asked_once(classifier: Classifier) -> tuple[Classifier, Decoding]:
+    """Return a classifier whose model is asked once a row, and how; raise ConfigurationError for another one."""
+    if classifier.space is LogprobSpace.FUSED:
+        raise ConfigurationError(
+            f"Expected a model that is asked once a row, got {classifier.method.calls_a_row} calls a row for "
+            f"{classifier.name}, which gives no log-probabilities. Classify without the batch interface, or set "
+            "scoring = 'decode' under [model] for labels without a confidence."
+        )
+    classifier = classifier.unless_told()
+    method = classifier.method
+    if not isinstance(method, Decoding):
+        raise ConfigurationError(
+            f"Expected a model that decodes, got {type(method).__name__} for {classifier.name}: a batch "
+            "asks a chat model once per row. Classify without the batch interface, or set scoring = 'decode' under "
+            "[model] if it is one."
+        )
+    return classifier, method
+
+
 def submit_batch(
     classifier: Classifier,
     rows: Iterable[Example],
@@ -773,13 +795,7 @@ def submit_batch(
     >>> report.rows, report.submitted  # doctest: +SKIP
     (1, 1)
     """
-    classifier = classifier.unless_told()
-    if not isinstance(classifier.method, Decoding) or classifier.space is LogprobSpace.FUSED:
-        raise ConfigurationError(
-            f"Expected a model that decodes, got {type(classifier.method).__name__} for {classifier.name}: a batch "
-            "asks a chat model once per row. Classify without the batch interface, or set scoring = 'decode' under "
-            "[model] if it is one."
-        )
+    classifier, method = _asked_once(classifier)
     if iter(rows) is rows:
         rows = list(rows)
     count, digest = _counted(rows)
@@ -789,7 +805,7 @@ def submit_batch(
         closing(open_batch_api(classifier.name, options=classifier.options, retry=retry)) as api,
         locked_job(out, create=True),
     ):
-        wanted = _new_job(classifier, classifier.method, api, count, digest, out)
+        wanted = _new_job(classifier, method, api, count, digest, out)
         job = BatchJob.load(out)
         if job is None:
             job = wanted
@@ -1160,6 +1176,7 @@ async def _watch(
 def _join(job: BatchJob, api: BatchApi) -> BatchReport:
     """Write the predictions of all rows in input order, atomically."""
     outcomes: Counter[str] = Counter()
+    unscored = 0
     usage = Usage()
     meter = Gate()
     answers = BatchAnswers(job, api)
@@ -1169,11 +1186,13 @@ def _join(job: BatchJob, api: BatchApi) -> BatchReport:
         for index, (example, prediction) in enumerate(_finished_rows(rows, finish)):
             file.write(row_line(index, example, prediction).decode())
             outcomes[prediction.outcome.value] += 1
+            unscored += prediction.label is not None and prediction.confidence is None
             usage += prediction.usage
     discarded = answers.discarded
     return replace(
         job.report(),
         outcomes=dict(outcomes),
+        unscored=unscored,
         prompt_tokens=usage.prompt_tokens + meter.tokens,
         completion_tokens=usage.completion_tokens,
         broken=discarded["broken"],

@@ -43,6 +43,7 @@ from calibrant.heads import Head, fit_head
 from calibrant.inference import (
     Classifier,
     DemonstrationIndex,
+    ModelAbilities,
     RetryPolicy,
     open_client,
     open_embedding_model,
@@ -733,12 +734,16 @@ def test_the_key_is_sent_and_never_written(server: Any, tmp_path: Path) -> None:
         (lambda: Classifier(model="mistral/tiny", labels=["a", "b"]), "got 'mistral/tiny'"),
         (lambda: Classifier(model=FakeClient(["a", "b"], {}), labels=["a", "b"]), "batch interface"),
         (
+            lambda: classifier().with_abilities(ModelAbilities(gives_logprobs=False)),
+            "got 3 calls a row for openai/tiny, which gives no log-probabilities.*scoring = 'decode'",
+        ),
+        (
             lambda: Classifier(model="openai/tiny", labels=["a", "b"], scoring="sampled"),
             "Expected a model that decodes, got Sampling",
         ),
         (lambda: classifier(api_base="http://user:secret@127.0.0.1:1/v1"), "without credentials"),
     ],
-    ids=["headers", "provider", "client", "sampled", "credentials"],
+    ids=["headers", "provider", "client", "fused", "sampled", "credentials"],
 )
 def test_unfit_models_fail(server: Any, tmp_path: Path, make: Callable[[], Classifier], message: str) -> None:
     """An unsuitable model raises ConfigurationError before any request, and no secret is shown."""

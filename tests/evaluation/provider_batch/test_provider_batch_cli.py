@@ -56,6 +56,23 @@ def test_a_job_without_answers_can_be_retried(server: Any, write_task: WriteTask
     assert [row["outcome"] for row in prediction_rows(out)] == ["ok"] * 4
 
 
+def test_answers_without_a_confidence_are_told(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
+    """Rows whose answers hold no log-probabilities are counted in a warning; they keep their labels."""
+
+    def bare(request: dict[str, Any]) -> dict[str, Any]:
+        line: dict[str, Any] = server.right(request)
+        del line["response"]["body"]["choices"][0]["logprobs"]
+        return line
+
+    server.answer = lambda asked: ([bare(asked[0]), *map(server.right, asked[1:3]), bare(asked[3])], [])
+    server.states = ["completed"]
+    out = tmp_path / "job"
+    run("submit", write_task(extra=MODEL), "--out", out)
+    result = done(run("collect", out))
+    assert "warning: 2 rows with a label have no confidence" in " ".join(result.stderr.split())
+    assert [row["confidence"] is None for row in prediction_rows(out)] == [True, False, False, True]
+
+
 def test_prompt_and_rows_of_other_files(server: Any, write_task: WriteTask, tmp_path: Path) -> None:
     """--file takes texts or labelled rows, and --prompt takes the prompt from a file."""
     task, prompt = write_task(extra=MODEL), tmp_path / "prompt.txt"
