@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import io
 import json
 import socket
 import threading
@@ -15,6 +16,7 @@ import pytest
 from fastapi import FastAPI
 
 import held
+from calibrant.cli._serve import json_logs
 from calibrant.serving._server import run_server, uvicorn_server
 from calibrant.tuned import Tuned
 from packed import packed
@@ -129,3 +131,11 @@ def serve() -> Iterator[Serve]:
 def running(serve: Serve, bundle: Tuned) -> Running:
     """Return a service whose classifier answers at once."""
     return serve(held.app(bundle, held.Held(held=False)))
+
+
+@pytest.fixture
+def service_log() -> Iterator[io.StringIO]:
+    """Return where the service's logs go."""
+    stream = io.StringIO()
+    with contextlib.redirect_stderr(stream), json_logs():
+        yield stream

@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -238,8 +238,8 @@ def test_a_deadline_ends_a_request(serve: Any, bundle: Tuned) -> None:
     assert held.begun.acquire(timeout=SECONDS)
     running.clock.advance(1.0)
     thread.join(SECONDS)
-    assert found[0].status == 504
-    assert b"did not come within 1 second: " in found[0].body
+    assert (found[0].status, found[0].json["error"][-17:]) == (504, "ask again later.")
+    assert b"did not come within 1 second: ask again later." in found[0].body
     assert b"at most 1 text, got 2" in ask(running, {"texts": ["a", "b"]}).body
     assert held.given_up.wait(SECONDS)
     held.let_go()
@@ -276,14 +276,6 @@ def test_unknown_paths_list_the_known_ones(running: Any) -> None:
     assert not any("/v1/other" in name for name in seen)
 
 
-@pytest.fixture
-def logged() -> Iterator[io.StringIO]:
-    """Return where the service's logs go."""
-    stream = io.StringIO()
-    with contextlib.redirect_stderr(stream), json_logs():
-        yield stream
-
-
 @pytest.mark.parametrize("texts", [False, True])
 @pytest.mark.parametrize(
     "answer",
@@ -294,15 +286,15 @@ def logged() -> Iterator[io.StringIO]:
     ],
 )
 def test_provider_messages_are_logged_on_request(
-    serve: Any, bundle: Tuned, logged: io.StringIO, texts: bool, answer: Any
+    serve: Any, bundle: Tuned, service_log: io.StringIO, texts: bool, answer: Any
 ) -> None:
     """A provider's message is logged only with `log_texts`; error class, status and hint always are."""
     running = serve(app(bundle, Held(held=False, answer=lambda _: answer), log_texts=texts))
     found = ask(running, {"text": "a"})
     assert (found.status, b"secret" in found.body) == (503, False)
     running.ask(path="/healthz", method="GET")  # by then the first one is logged
-    assert ("secret" in logged.getvalue()) is texts
-    lines = [json.loads(line) for line in logged.getvalue().splitlines()]
+    assert ("secret" in service_log.getvalue()) is texts
+    lines = [json.loads(line) for line in service_log.getvalue().splitlines()]
     errors = [own for own in lines if own["level"] == "error"]
     (request,) = (own for own in lines if own["event"] == "request")
     if isinstance(answer, Prediction):
@@ -315,7 +307,7 @@ def test_provider_messages_are_logged_on_request(
 
 
 def test_a_version_that_was_not_measured_is_logged_once(
-    serve: Any, bundle: Tuned, logged: io.StringIO
+    serve: Any, bundle: Tuned, service_log: io.StringIO
 ) -> None:
     """The first answer of another model than the bundle's rows had is a warning; all of them are for review."""
     answers = {
@@ -330,15 +322,15 @@ def test_a_version_that_was_not_measured_is_logged_once(
     decisions = [json.loads(reply.body)["results"][0]["decision"] for reply in replies]
     assert decisions == ["accepted", "review", "review", "review"]
     running.ask(path="/healthz", method="GET")  # by then the others are logged
-    lines = [json.loads(line) for line in logged.getvalue().splitlines()]
+    lines = [json.loads(line) for line in service_log.getvalue().splitlines()]
     (told,) = (own["event"] for own in lines if own["level"] == "warning")
     assert told.startswith(f"animal-2026-09 answered, but {bundle.history.models[0]} the labelled rows of ")
 
 
-def test_asyncio_errors_are_logged_without_texts(logged: io.StringIO) -> None:
+def test_asyncio_errors_are_logged_without_texts(service_log: io.StringIO) -> None:
     """Only the first line of a message of asyncio is logged."""
     logging.getLogger("asyncio").error("Task exception was never retrieved\nfuture: <Task 'secret'>")
-    told = json.loads(logged.getvalue())
+    told = json.loads(service_log.getvalue())
     assert (told["level"], told["event"]) == ("error", "Task exception was never retrieved")
 
 
@@ -380,7 +372,9 @@ def test_a_crash_before_the_answer_is_500(bundle: Tuned, begun: bool) -> None:
 
 
 @pytest.mark.parametrize("texts", [False, True])
-def test_logs_hold_texts_on_request_only(serve: Any, bundle: Tuned, logged: io.StringIO, texts: bool) -> None:
+def test_logs_hold_texts_on_request_only(
+    serve: Any, bundle: Tuned, service_log: io.StringIO, texts: bool
+) -> None:
     """Every request is one JSON line with its id, and texts are logged with `log_texts` only."""
     cat = Prediction(label="cat", confidence=0.5)
     held = Held(held=False, answer=lambda text: RuntimeError(text) if "crash" in text else cat)
@@ -390,7 +384,7 @@ def test_logs_hold_texts_on_request_only(serve: Any, bundle: Tuned, logged: io.S
     assert (crashed.status, b"secret" in crashed.body) == (500, False)
     assert ask(running, {"text": "", "secret": 1}).status == 422
     running.ask(path="/healthz", method="GET")
-    lines = [json.loads(line) for line in logged.getvalue().splitlines()]
+    lines = [json.loads(line) for line in service_log.getvalue().splitlines()]
     requests = [line for line in lines if line["event"] == "request"]
     assert [line["status"] for line in requests] == [200, 500, 422]
     assert requests[0]["id"] == found.headers["x-request-id"]
@@ -399,7 +393,7 @@ def test_logs_hold_texts_on_request_only(serve: Any, bundle: Tuned, logged: io.S
     assert {line["error"] for line in crashes} == {"RuntimeError"}
     assert crashes[0]["id"] == crashed.headers["x-request-id"]
     assert all(line["place"] for line in crashes)
-    assert ("secret" in logged.getvalue()) is texts
+    assert ("secret" in service_log.getvalue()) is texts
     if texts:
         row = {"text": "b secret", "label": "cat", "confidence": 0.5, "outcome": "ok", "reason": ""}
         assert requests[0]["rows"][1] == row

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -181,3 +183,30 @@ def test_waits_end_when_connections_are_refused(serve: Any, bundle: Tuned) -> No
             thread.join(SECONDS)
             assert found[0].status == 503
         assert ready(running) == (503, "model failing")
+
+
+def test_a_provider_that_wants_no_call_is_not_waited_for(
+    serve: Any, bundle: Tuned, service_log: io.StringIO
+) -> None:
+    """A longer pause than the deadline is answered with 503 and its length at once, and then without a call."""
+
+    def fault(_: int, request: dict[str, Any]) -> Fault | None:
+        return Fault("rate_limit", seconds=50.0) if "dog" in request["messages"][-1]["content"] else None
+
+    with FaultServer(["cat", "dog"], faults=fault) as server, asking(server) as classifier:
+        running = serve(app(bundle, classifier))
+        assert ask(running, {"text": "a cat"}).status == 200
+        for _ in range(2):
+            found = ask(running, {"text": "a dog"})
+            assert found.status == 503
+            assert 30 < int(found.headers["retry-after"]) <= 50
+        assert sum(request.fault is not None for request in server.requests) == 1
+        assert ready(running) == (200, "ready")
+        assert ask(running, {"text": "a cat"}).status == 503
+        assert ready(running) == (503, "model failing")
+    told = [json.loads(line) for line in service_log.getvalue().splitlines()]
+    assert [line.get("retried") for line in told if line["event"] == "request"][:3] == [
+        None,
+        {"429": 1},
+        None,
+    ]

@@ -22,6 +22,8 @@ SECONDS = 30
 class Held:
     """A classifier that answers when released, and records calls and cancellations."""
 
+    gates = ()
+
     def __init__(self, *, held: bool = True, answer: Callable[[str], Any] | None = None) -> None:
         self.asked: list[str] = []
         self.given_up = threading.Event()

@@ -14,6 +14,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -31,6 +32,7 @@ from calibrant.core._reported import counted
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 from calibrant.inference._base import ask_async
 from calibrant.inference._classifier import Classifier
+from calibrant.inference._limits import rate_limit_waits
 from calibrant.metrics._validation import check_count, check_number
 from calibrant.serving._answers import (
     Answers,
@@ -55,6 +57,7 @@ _PROBE_TEXT: Final = "Are you there?"
 _ALL_FAILED: Final = "The model failed for every text: ask again later."
 _CALL_FAILED: Final = "A call of the model failed: ask again later."
 _UNREACHABLE: Final = "The model's server refuses connections."
+_PAUSED: Final = "The model's provider wants no call for longer than the deadline."
 _FAILED: Final = "Nobody expected this; the log says why."
 _FAILURES_IN_A_ROW: Final = 3
 # Seconds from the end of a probe to the next one, doubled after each failure.
@@ -397,10 +400,13 @@ class _Service:
         listed = {"id": self._name, "object": "model", "created": 0, "owned_by": "calibrant"}
         return {"object": "list", "data": [listed], "models": [described]}
 
-    async def _answer(self, predictor: Predictor, text: str) -> Prediction:
-        """Return the prediction of one text; a failed one instead of a wait for a server that is not there."""
-        retries = RetryCancelScope(on_failure=self._note_failed_call)
-        if self._readiness.is_unreachable:
+    async def _answer(self, predictor: Predictor, text: str, retried: Counter[str]) -> Prediction:
+        """Return the prediction of one text; a failed one instead of a wait that cannot end in time.
+
+        Failed calls that are repeated are counted by status.
+        """
+        retries = RetryCancelScope(on_failure=partial(self._note_failed_call, retried))
+        if self._is_wait_futile:
             retries.end()  # after the first failure
         self._waiting.add(retries)
         try:
@@ -410,18 +416,30 @@ class _Service:
             task = asyncio.current_task()
             if not retries.is_cancelled or task is None or task.uncancel() > 0:
                 raise
-            return Prediction(label=None, outcome=Outcome.ERROR, reason=_UNREACHABLE)
+            reason = _UNREACHABLE if self._readiness.is_unreachable else _PAUSED
+            return Prediction(label=None, outcome=Outcome.ERROR, reason=reason)
         finally:
             self._waiting.discard(retries)
 
-    def _note_failed_call(self, error: ProviderError) -> None:
-        """Count a refused connection; once the server is unreachable, end the waits of all requests."""
-        if not error.connection_refused:
-            return
-        self._readiness.note_refused_connection()
-        if self._readiness.is_unreachable:
+    def _note_failed_call(self, retried: Counter[str], error: ProviderError) -> None:
+        """Count a failed call; end the waits of all requests if none can end in time."""
+        retried[_status_text(error.status)] += 1
+        if error.connection_refused:
+            self._readiness.note_refused_connection()
+        if self._is_wait_futile:
             for retries in tuple(self._waiting):
                 retries.end()
+
+    @property
+    def _is_wait_futile(self) -> bool:
+        """True if no model can be asked before a request's deadline: nothing listens, or providers want no call."""
+        pauses = [gate.pause_seconds for gate in self._predictor.gates]
+        return self._readiness.is_unreachable or min(pauses, default=0.0) > self._settings.deadline_seconds
+
+    def _retry_after(self) -> dict[str, str]:
+        """Return the header that says when to ask again: after the pauses that providers want, or a second."""
+        waits = rate_limit_waits(self._predictor.gates).values()
+        return {"Retry-After": str(math.ceil(max(waits, default=1.0)))}
 
     async def classify(self, request: Request) -> JSONResponse:
         """Answer ``POST /v1/classify``."""
@@ -436,7 +454,7 @@ class _Service:
         ]
         if any(map(_is_answered, predictions)):
             return JSONResponse({"results": results})
-        return JSONResponse({"error": _ALL_FAILED, "results": results}, 503, {"Retry-After": "1"})
+        return JSONResponse({"error": _ALL_FAILED, "results": results}, 503, self._retry_after())
 
     async def decide(self, request: Request) -> JSONResponse:
         """Answer ``POST /v1/systemone`` and ``POST /v1/decisions``."""
@@ -448,7 +466,7 @@ class _Service:
         predictions = await self._ask(request, rows)
         decisions = self._counted(request, rows, predictions)
         if not all(map(_is_answered, predictions)):
-            raise HTTPException(503, _CALL_FAILED, {"Retry-After": "1"})
+            raise HTTPException(503, _CALL_FAILED, self._retry_after())
         asked = [predictor for predictor, _ in rows]
         places = [asked.index(predictor) for predictor in predictors]
         answers = [
@@ -481,8 +499,11 @@ class _Service:
                 predictions = await while_connected(request, self._predict(request, rows))
         except TimeoutError:
             self._readiness.note(answered=False)
+            advice = "send fewer texts" if len(rows) > 1 else "ask again later"
             raise HTTPException(
-                504, f"The answer did not come within {counted(seconds, 'second')}: send fewer texts."
+                504,
+                f"The answer did not come within {counted(seconds, 'second')}: {advice}.",
+                self._retry_after(),
             ) from None
         finally:
             self._rows_in_flight -= len(rows)
@@ -493,7 +514,7 @@ class _Service:
     async def _probe(self) -> bool:
         """Return whether the model answers a short text; the call does not count as a request."""
         try:
-            return _is_answered(await self._answer(self._predictor, _PROBE_TEXT))
+            return _is_answered(await self._answer(self._predictor, _PROBE_TEXT, Counter()))
         except CalibrantError as error:
             _LOG.warning("The model cannot be asked.", extra={"fields": self._error_fields(error)})
             return False
@@ -510,13 +531,15 @@ class _Service:
 
     async def _predict(self, request: Request, rows: Sequence[tuple[Predictor, str]]) -> list[Prediction]:
         """Return the predictions of texts; the rows of all requests share the classifier's limits."""
+        retried = Counter[str]()
+        request.state.log_fields = {"retried": retried}
         try:
-            return await concurrently(self._answer(*row) for row in rows)
+            return await concurrently(self._answer(*row, retried) for row in rows)
         except CalibrantError as error:
             self._readiness.note(answered=False)
             fields = self._error_fields(error)
             _LOG.error("The model cannot be asked.", extra={"fields": fields})
-            request.state.log_fields = {"upstream": fields}
+            request.state.log_fields["upstream"] = fields
             raise HTTPException(503, "The model cannot be asked; the service's log says why.") from None
 
     def _error_fields(self, error: CalibrantError) -> JsonObject:
@@ -547,11 +570,9 @@ class _Service:
         if self._model_watch is not None:
             self._model_watch.look_at(own)
         self._call_back(own)
-        request.state.log_fields = {"texts": len(rows), "outcomes": dict(outcomes), "review": review}
+        request.state.log_fields |= {"texts": len(rows), "outcomes": dict(outcomes), "review": review}
         # By status: the provider's words may quote the text.
-        failures = Counter(
-            str(found.status or "no status") for found in predictions if not _is_answered(found)
-        )
+        failures = Counter(_status_text(found.status) for found in predictions if not _is_answered(found))
         if failures:
             request.state.log_fields["failures"] = dict(failures)
         if self._settings.log_texts:
@@ -713,7 +734,12 @@ class _Watch:
         metrics.seconds.labels(path).observe(seconds)
         if path not in _PROBES:
             timing = {"id": number, "path": path, "status": status, "seconds": round(seconds, 6)}
-            _LOG.info("request", extra={"fields": {**timing, **fields}})
+            told = {name: value for name, value in fields.items() if name != "retried" or value}
+            _LOG.info("request", extra={"fields": {**timing, **told}})
+
+
+def _status_text(status: int | None) -> str:
+    return str(status or "no status")
 
 
 def _is_answered(prediction: Prediction) -> bool:
