@@ -238,7 +238,7 @@ def test_a_deadline_ends_a_request(serve: Any, bundle: Tuned) -> None:
     assert held.begun.acquire(timeout=SECONDS)
     running.clock.advance(1.0)
     thread.join(SECONDS)
-    assert (found[0].status, found[0].json["error"][-17:]) == (504, "ask again later.")
+    assert found[0].status == 504
     assert b"did not come within 1 second: ask again later." in found[0].body
     assert b"at most 1 text, got 2" in ask(running, {"texts": ["a", "b"]}).body
     assert held.given_up.wait(SECONDS)
