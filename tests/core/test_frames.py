@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from calibrant import BatchEvaluator, Classifier, Task, optimize
+from calibrant.cascade import Cascade
 from calibrant.core import CalibrantError, ConfigurationError, DataError, Limits, StateError
+from calibrant.core._frames import answering_model
 from calibrant.testing import FakeClient
 
 LABELS = ["cat", "dog"]
@@ -365,3 +367,16 @@ def test_a_frame_is_searched_as_the_classifier_asks() -> None:
         ConfigurationError, match=r"\['cat', 'dog'\], in their order, got one over \['dog', 'cat'\]"
     ):
         optimize(frame, text="note", label="label", labels=LABELS, model=asked)
+
+
+def test_the_provider_is_the_model_whose_answer_was_taken() -> None:
+    """Where two models of a cascade agree and neither is sure enough, the surer one is named."""
+    clients = [
+        FakeClient(LABELS, {}, default={"cat": sure, "dog": 1.0 - sure}, name=name)
+        for name, sure in (("first", 0.8), ("second", 0.6))
+    ]
+    models = [Classifier(model=client, labels=LABELS) for client in clients]
+    cascade = Cascade(models, method="label_probability", threshold=0.9)
+    labelled = BatchEvaluator(cascade).label(pandas_frame(note=TEXTS), text="note")
+    assert set(labelled.frame["provider"]) == {"first"}
+    assert answering_model(cascade.classify("a meow")) == "first"

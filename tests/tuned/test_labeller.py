@@ -83,6 +83,16 @@ def test_rows_without_a_text_are_not_asked_about(bundle: Path) -> None:
     assert labelled["outcome"] == [None, "ok", None]
 
 
+def test_a_first_batch_without_answers_maps_with_features(bundle: Path) -> None:
+    """With the features of the new columns, a first batch of blank texts does not decide their types."""
+    rows = dataset(note=["", " ", "a cat", "a dog"], label=[1, 2, 3, 4])
+    labeller = BatchLabeller(bundle=bundle, text="note")
+    labelled = rows.map(labeller, batched=True, batch_size=2, features=labeller.features(rows))
+    assert labelled["calibrant_label"][:] == [None, None, "cat", "dog"]
+    assert labelled["label"][:] == [1, 2, 3, 4]
+    assert labelled.features["confidence"].dtype == labelled.features["cost"].dtype == "float64"
+
+
 def test_own_columns_stay(bundle: Path) -> None:
     """A name that is taken gets a prefix."""
     labelled = dataset(note=["a cat"], label=["mine"]).map(

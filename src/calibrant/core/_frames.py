@@ -227,8 +227,32 @@ def label_names(frame: Frame, label: str) -> Sequence[str] | None:
 
 def answering_model(prediction: Prediction) -> str | None:
     """Return the name of the model that answered; in a cascade, its name there."""
-    models = [step.model for step in prediction.steps if step.label == prediction.label]
-    return models[-1] if models else prediction.model
+    steps = ((step.model, step.label, step.confidence) for step in prediction.steps)
+    return model_of_steps(steps, prediction.label, prediction.confidence) or prediction.model
+
+
+def model_of_steps(
+    steps: Iterable[tuple[str, str | None, float | None]], label: str | None, confidence: float | None
+) -> str | None:
+    """Return the model of a cascade whose answer was taken; None if no step has that label.
+
+    Of models that gave the same label, it is the last one of those with the confidence of the row.
+
+    Parameters
+    ----------
+    steps : iterable of (str, str or None, float or None)
+        Model, label and confidence of each step, in order.
+    label, confidence
+        Those of the row.
+    """
+    taken = agreeing = None
+    for model, found, own in steps:
+        if found != label:
+            continue
+        agreeing = model
+        if own == confidence:
+            taken = model
+    return taken or agreeing
 
 
 def answer_of(prediction: Prediction) -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ from calibrant.core._frames import (
     frame_texts,
     frame_values,
     is_frame,
+    model_of_steps,
     texts_of,
     with_answers,
 )
@@ -462,11 +463,9 @@ def with_frame(
 
 def answering_model(record: Record) -> str | None:
     """Return the name of the model that answered a row; in a cascade, its name there."""
+    steps = ((step["model"], step["label"], step["confidence"]) for step in record.get("steps", ()))
     model: str | None = record["model"]
-    for step in record.get("steps", ()):
-        if step["label"] == record["label"]:
-            model = step["model"]
-    return model
+    return model_of_steps(steps, record["label"], record["confidence"]) or model
 
 
 def _prediction(record: Record) -> Prediction:

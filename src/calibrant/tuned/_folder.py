@@ -72,6 +72,8 @@ _MANIFEST_BYTES: Final = 1 << 20
 _FILE_BYTES: Final = 64 << 20
 # Of nested JSON: schemas and options need about ten, and deeper values end recursive readers.
 _DEPTH: Final = 64
+# Columns of a labelled batch that hold numbers; the others hold texts.
+_NUMBERS: Final = frozenset({"confidence", "cost"})
 
 
 class _FileEntry(Section):
@@ -617,7 +619,8 @@ class BatchLabeller:
     --------
     >>> from calibrant.tuned import BatchLabeller
     >>> def labelled(dataset, bundle):
-    ...     return dataset.map(BatchLabeller(bundle=bundle, text="review"), batched=True, batch_size=256)
+    ...     labeller = BatchLabeller(bundle=bundle, text="review")
+    ...     return dataset.map(labeller, batched=True, batch_size=256, features=labeller.features(dataset))
     """
 
     bundle: str | Path
@@ -666,6 +669,22 @@ class BatchLabeller:
         for name in ANSWER_COLUMNS:
             columns[free_name(name, list(batch))] = [answer[name] for answer in answers]
         return columns
+
+    def features(self, dataset: Any) -> Any:  # noqa: ANN401 (types of a library that is not loaded here)
+        """Return the features of a dataset with the new columns, for the argument `features` of its ``map``.
+
+        Without them ``map`` takes the types from its first batch, and ends at the second one if the first has no label.
+
+        Parameters
+        ----------
+        dataset : datasets.Dataset
+            The dataset that is mapped.
+        """
+        found = dataset.features.to_dict()
+        for name in ANSWER_COLUMNS:
+            kind = "float64" if name in _NUMBERS else "string"
+            found[free_name(name, dataset.column_names)] = {"dtype": kind, "_type": "Value"}
+        return type(dataset.features).from_dict(found)
 
     def __getstate__(self) -> JsonObject:
         return {**vars(self), "_opened": None}
