@@ -372,10 +372,10 @@ def test_a_frame_is_searched_as_the_classifier_asks() -> None:
 def test_the_provider_is_the_model_whose_answer_was_taken() -> None:
     """Where two models of a cascade agree and neither is sure enough, the surer one is named."""
     clients = [
-        FakeClient(LABELS, {}, default={"cat": sure, "dog": 1.0 - sure}, name=name)
+        FakeClient(LABELS, {}, default={"cat": sure, "dog": 1.0 - sure}, field="label", name=name)
         for name, sure in (("first", 0.8), ("second", 0.6))
     ]
-    models = [Classifier(model=client, labels=LABELS) for client in clients]
+    models = [Classifier(model=client, labels=LABELS, field="label") for client in clients]
     cascade = Cascade(models, method="label_probability", threshold=0.9)
     labelled = BatchEvaluator(cascade).label(pandas_frame(note=TEXTS), text="note")
     assert set(labelled.frame["provider"]) == {"first"}
