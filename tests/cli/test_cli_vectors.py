@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,6 +150,25 @@ def test_an_evaluation_counts_vectors(
     assert len(server.texts) > len(set(UNSEEN[0])) + len(set(KNOWN[0]))
     assert f"and {paid} tokens of vectors of texts (" in said
     assert json.loads((tmp_path / "out" / "metrics.json").read_text())["vectors"]["prompt_tokens"] == paid
+
+
+def test_a_budget_buys_no_vectors_for_rows_beyond_it(
+    searched: Path, server: EmbeddingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The vectors of few rows more than it pays for are computed; a later session adds the earlier ones to its own."""
+    forget(monkeypatch, tmp_path / "other")
+    source = tmp_path / "new.jsonl"
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in many(200, "new")))
+    server.calls.clear()
+    arguments = ("label", searched, source, "--no-cache", "--out", tmp_path / "out")
+    run(*arguments, "--max-cost", f"{40 * TOKENS * PRICE:.10f}")
+    assert 40 <= len(server.texts) <= 50
+    said = done(run(*arguments)).stdout
+    paid = json.loads((tmp_path / "out" / "metrics.json").read_text())["vectors"]
+    assert 200 * TOKENS <= paid["prompt_tokens"] <= 202 * TOKENS
+    told = re.search(r"and (\d+) tokens of vectors of texts \(", said)
+    assert told is not None
+    assert 200 * TOKENS <= int(told[1]) <= TOKENS * len(server.texts)
 
 
 def test_a_spent_budget_ends_the_baseline_of_vectors(

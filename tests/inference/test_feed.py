@@ -214,6 +214,34 @@ def test_hundred_failures_end_a_run() -> None:
     assert 399 <= len(rows) < 420, "150 failures between answers do not count"
 
 
+def test_calls_under_way_are_kept_when_failures_end_a_run() -> None:
+    """The answer to a row that was asked before a hundred others failed is delivered, and in the journal."""
+
+    class Failing(Holding):
+        """Model that fails for all rows but the first two, of which it holds one."""
+
+        async def complete(self, request: Any) -> object:
+            if int(request.messages[-1]["content"]) > 1:
+                raise ProviderError("reset", provider="p")
+            return await super().complete(request)
+
+    async def run() -> tuple[list[int], MemoryJournal]:
+        model, journal, stop = Failing(1), MemoryJournal(), Stop()
+        made = classifier(model, journal=journal, retry=RetryPolicy(attempts=1), concurrency=16)
+        rows: list[int] = []
+        task = begun(made, map(str, range(10_000)), rows, stop=stop)
+        stop_asked = asyncio.Event()
+        with stop.calling(stop_asked.set):
+            await asyncio.wait([task, asyncio.create_task(stop_asked.wait())], return_when="FIRST_COMPLETED")
+        model.hold.set()
+        with pytest.raises(ProviderError, match="last 100 rows"):
+            await task
+        return rows, journal
+
+    rows, journal = asyncio.run(run())
+    assert (rows[:2], len(journal)) == ([0, 1], 2)
+
+
 def test_lost_logprobs_are_retried() -> None:
     """An answer without log-probabilities is retried where other answers had some."""
     client = _Forgetful(LABELS, {}, default={"cat": 0.8, "dog": 0.2}, forgets={3, 4, 6})

@@ -743,7 +743,11 @@ class Walk:
             return is_own and row.stored is None
 
         return vectors_ahead(
-            member.classifier.head, needs=needs, charge=partial(self._charge, own), waits=False
+            member.classifier.head,
+            needs=needs,
+            charge=partial(self._charge, own),
+            meter=self.budget,
+            waits=False,
         )
 
     def _pay(

@@ -30,7 +30,12 @@ from calibrant.evaluation._data import (
     inspect,
     query_about,
 )
-from calibrant.evaluation._metrics import EvaluationProgressListener, EvaluationResult, RunAccount
+from calibrant.evaluation._metrics import (
+    EvaluationProgressListener,
+    EvaluationResult,
+    RunAccount,
+    saved_vectors,
+)
 from calibrant.inference._base import BasePredictor, run_sync
 from calibrant.inference._limits import rate_limit_waits
 from calibrant.runs._directory import RunDirectory
@@ -443,6 +448,8 @@ class _EvaluationRun:
     def write_to(self, directory: RunDirectory, about: Record) -> None:
         """Open the output files, and count the finished rows in them."""
         self.directory = directory
+        if isinstance(self.predictor, BasePredictor):
+            self.predictor.meter.vectors += saved_vectors(directory.metrics)
         self._about = {**about, "model": self.predictor.describe()["model"]}
         self._file = PredictionsFile(directory, self.account.tally.add)
         self._file.recover(self._rows())

@@ -151,8 +151,8 @@ class EvaluationMetrics(Recorded):
     session_rows : int
         Rows this session added; an earlier one may have left some.
     vectors : Usage
-        Tokens and cost of the vectors of texts that this session paid for, which a head reads; they are no part of
-        `prompt_tokens` and `cost`.
+        Tokens and cost of the vectors of texts that were paid for, which a head reads, but in sessions that were
+        killed; they are no part of `prompt_tokens` and `cost`.
     cascade : CascadeMetrics or None
         Contributions of a cascade's models; None for a single model.
     composite : CompositeMetrics or None
@@ -939,6 +939,15 @@ def _is_unpriced(part: Record) -> bool:
     is_answered = part["outcome"] not in {Outcome.ERROR.value, "failed"}
     tokens = part["prompt_tokens"] + part["completion_tokens"]
     return bool(part["cost"] is None and (is_answered or tokens > 0) and part["attempts"] > 0)
+
+
+def saved_vectors(metrics: Path) -> Usage:
+    """Return the usage of the vectors of an earlier session, from its ``metrics.json``; none without the file."""
+    try:
+        record = json.loads(metrics.read_bytes()).get("vectors")
+        return Usage(**record) if record else _NO_USAGE
+    except (OSError, ValueError, AttributeError, TypeError):  # the rows are counted all the same
+        return _NO_USAGE
 
 
 def error_kind(reason: str) -> str:

@@ -720,7 +720,9 @@ class Classifier(BasePredictor):
             return None
         from calibrant.inference._text_vectors import vectors_ahead  # noqa: PLC0415 (if a head has some)
 
-        return vectors_ahead(self._head, needs=lambda row: self._is_own(row.query), charge=charge)
+        return vectors_ahead(
+            self._head, needs=lambda row: self._is_own(row.query), charge=charge, meter=self.meter
+        )
 
     def _is_own(self, query: Query) -> bool:
         """Return True if a query has the classifier's own prompt, to which head and label prior belong."""

@@ -293,6 +293,7 @@ class Feed:
         self._begun = self._delivered = self._under_way = 0
         self._finished: dict[int, Prediction] = {}
         self._failures = 0
+        self._error: ProviderError | None = None
         self._room = asyncio.Event()
         self._retry_scopes: list[RetryCancelScope] = []
         self._opening: asyncio.Task[None] | None = None
@@ -340,6 +341,8 @@ class Feed:
             if not deadline.expired():
                 raise
             self._stop.request(f"The deadline of {counted(seconds or 0, 'second')} has passed")
+        if self._error is not None:
+            raise self._error
         return self._stop.reason
 
     def _end_waits(self) -> None:
@@ -364,12 +367,12 @@ class Feed:
                 with UNTRACED if tracer is None else tracer.row(self.model.name) as span:
                     try:
                         prediction = await self.runner.answer(self.model, row)
+                        if row.query.on_answer is not None:
+                            row.query.on_answer(prediction)
+                        if self.ahead is not None and prediction.label is not None:
+                            prediction = await self.ahead.checked(row.query, prediction)
                     finally:
                         self._under_way -= 1
-                    if row.query.on_answer is not None:
-                        row.query.on_answer(prediction)
-                    if self.ahead is not None and prediction.label is not None:
-                        prediction = await self.ahead.checked(row.query, prediction)
                     final = prediction
                     if self.finish is not None:
                         final = self.finish(row.query, prediction)
@@ -414,7 +417,7 @@ class Feed:
         self._room.set()
 
     def _watch(self, prediction: Prediction) -> None:
-        """Count consecutive failed rows; raise ProviderError if there are too many.
+        """Count consecutive failed rows; end the run if there are too many, once the rows under way are answered.
 
         Rows that the model was not asked about, such as those without a text, do not count.
         """
@@ -430,12 +433,13 @@ class Feed:
             return
         self._failures += 1
         limit = _FAILURES_IN_A_ROW if self._answered else _FAILURES_AT_FIRST
-        if self._failures >= limit and self._failures >= self._gate.concurrency:
-            raise ProviderError(
+        if self._error is None and self._failures >= limit and self._failures >= self._gate.concurrency:
+            self._error = ProviderError(
                 f"The last {self._failures} rows all failed, so the others were not asked. The last one: "
                 f"{prediction.reason}",
                 provider=self.model.name,
             )
+            self._stop.request(str(self._error), waits=True)
 
 
 def tracing() -> Tracing | None:

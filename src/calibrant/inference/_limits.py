@@ -310,6 +310,13 @@ class Gate:
         """True if tokens or cost are limited, which vectors of texts count towards."""
         return (self.limits.max_tokens, self.limits.max_cost) != (None, None)
 
+    def vectors_ahead(self, most: int) -> int:
+        """Return for how many rows vectors of texts are computed at once, `most` unless a budget limits them.
+
+        A budget is passed by no more than an eighth then.
+        """
+        return min(most, max(1, self.rows // 8)) if self.limits_vectors else most
+
     @property
     def has_unpriced_vectors(self) -> bool:
         """True if vectors of texts were paid for, and their price is not known."""

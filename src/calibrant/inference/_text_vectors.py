@@ -766,6 +766,8 @@ class VectorsAhead:
         Returns True for rows whose text needs a vector.
     charge : callable
         Receives the usage of each call.
+    meter : Gate
+        Meter of the rows, whose budgets say how far ahead vectors are computed.
     waits : bool
         False where predictions are made with the vectors, as in a cascade, so that none has to wait for one.
     """
@@ -773,6 +775,7 @@ class VectorsAhead:
     model: TextVectors
     needs: Callable[[QueuedRow], bool]
     charge: Charge
+    meter: Gate
     waits: bool
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _failures: _Failures = field(default_factory=dict, init=False)
@@ -780,7 +783,7 @@ class VectorsAhead:
     def over(self, rows: Iterable[QueuedRow]) -> Iterator[QueuedRow]:
         """Yield rows; the vectors of their texts are asked for a block at a time."""
         waiting = iter(rows)
-        while block := list(islice(waiting, _ROWS_AHEAD)):
+        while block := list(islice(waiting, self.meter.vectors_ahead(_ROWS_AHEAD))):
             needed = [row.query.text for row in block if self.needs(row)]
             texts = [text for text in needed if text not in self._tasks]
             different = list(dict.fromkeys(texts))
@@ -821,13 +824,14 @@ def vectors_ahead(
     *,
     needs: Callable[[QueuedRow], bool],
     charge: Charge,
+    meter: Gate,
     waits: bool = True,
 ) -> VectorsAhead | None:
     """Return the source of the vectors that a head reads, see `VectorsAhead`; None if it needs none by calls."""
     model = vectors_of(head)
     if model is None:
         return None
-    return VectorsAhead(model=model, needs=needs, charge=charge, waits=waits)
+    return VectorsAhead(model=model, needs=needs, charge=charge, meter=meter, waits=waits)
 
 
 def _unless_failed(prediction: Prediction, error: ProviderError | None) -> Prediction:
