@@ -16,15 +16,17 @@ N_ROWS = 200
 LETTERS = str.maketrans("0123456789", "abcdefghij")
 
 
-def predictions(seed: int = 0, *, accuracy: float = 0.95, texts: range = range(N_ROWS)) -> SavedRows:
+def predictions(
+    seed: int = 0, *, accuracy: float = 0.95, texts: range = range(N_ROWS), cat: str = "cat"
+) -> SavedRows:
     """Return answers of one configuration to the texts, right with a probability."""
     rng = np.random.default_rng(seed)
     right = rng.random(len(texts)) < accuracy
     records = [
         {
             "input": str(text).translate(LETTERS),  # texts that differ in a number alone are near-duplicates
-            "answer": "cat",
-            "label": "cat" if is_right else "dog",
+            "answer": cat,
+            "label": cat if is_right else "dog",
             "confidence": float(confidence),
         }
         for text, is_right, confidence in zip(texts, right.tolist(), rng.random(len(texts)), strict=True)
@@ -73,6 +75,16 @@ def test_rows_in_another_order_are_the_same_rows() -> None:
     """What counts is which rows they are."""
     certificate(predictions(0))
     assert certificate(predictions(1, texts=range(N_ROWS - 1, -1, -1))).delta == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("cat", "again"),
+    [('["cat", "pet"]', '["pet", "cat"]'), ('{"a": "cat", "b": "1"}', '{"b": "1", "a": "cat"}')],
+)
+def test_rows_are_the_same_in_another_order_of_labels_and_fields(cat: str, again: str) -> None:
+    """True answers of several labels do not depend on the order in which a task has them."""
+    certificate(predictions(0, cat=cat))
+    assert certificate(predictions(1, cat=again)).delta == pytest.approx(0.2)
 
 
 def test_half_of_the_rows_are_the_same_rows() -> None:

@@ -830,3 +830,19 @@ def _field(record: object) -> Field:
         raise ConfigurationError(f"Expected a field with name, labels and path, got {record!r:.80}.")
     labels = labels_from_record(record["labels"])
     return Field(name=str(record["name"]), labels=labels, path=str(record["path"]))
+
+
+def unordered_answer(answer: str) -> str:
+    """Return an answer of several labels with its fields or labels sorted, so that a task's order makes no difference.
+
+    Other answers are returned as they are.
+    """
+    if answer[:1] not in {"[", "{"}:
+        return answer
+    try:
+        value = json.loads(answer)
+    except ValueError:
+        return answer
+    if isinstance(value, list):
+        value = sorted(value, key=json_text)
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

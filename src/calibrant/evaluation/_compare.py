@@ -13,7 +13,7 @@ from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, Recorded
 from calibrant.core._prediction import BoolArray, IntegerArray, Interval, JsonObject
 from calibrant.core._reported import counted
-from calibrant.core._structures import CompositeLabels
+from calibrant.core._structures import CompositeLabels, unordered_answer
 from calibrant.metrics._classification import classification_summary
 from calibrant.metrics._confidence import brier_score, expected_calibration_error
 from calibrant.metrics._gate import PairedGate
@@ -248,7 +248,8 @@ def _contents(run: SavedRows) -> list[tuple[str | None, ...]]:
     found: list[tuple[str | None, ...]] = []
     for row in run.rows():
         context = row.values.get("context")
-        found.append((row.input, row.answer, str(context) if context else without_context))
+        answer = None if row.answer is None else unordered_answer(row.answer)
+        found.append((row.input, answer, str(context) if context else without_context))
     return found
 
 
