@@ -33,6 +33,7 @@ _SECONDS_PER_SUCCESS: Final = 10.0  # so much latency weighs as much as failing 
 _LEAST: Final = 0.5
 _MOST: Final = 1e9
 _RATE_LIMIT_WEIGHT: Final = 2.0
+_DOUBTFUL: Final = 0.5  # share of answered calls: below it most of the latest ones failed
 _LEVEL: Final = 0.95
 ClassifierMode = Literal["heuristic", "judge"]
 # The shortest window in which a trigram can repeat.
@@ -183,6 +184,21 @@ def unexplored(router: Router) -> list[str]:
     if not router.traits.tries_all_first:
         return []
     return [standing.provider for standing in router.standings() if not standing.observations]
+
+
+def doubtful(router: Router) -> list[str]:
+    """Return the providers that failed when they were last asked, and that such a strategy may never ask again.
+
+    Under moving averages: those whose success is below a half. Whoever left them out may have ended before they were
+    back.
+    """
+    if not router.traits.tries_all_first:
+        return []
+    return [
+        standing.provider
+        for standing in router.standings()
+        if standing.values.get("success", 1.0) < _DOUBTFUL
+    ]
 
 
 @dataclass

@@ -10,6 +10,7 @@ import pytest
 
 from calibrant.core import Completion, CompletionRequest, ContextLengthError, ProviderError, RateLimitError
 from calibrant.inference import Provider, RoutedClient
+from calibrant.routing import EMARouter, Observation
 from routed_answers import REQUEST, Scripted, answered, ask, down, hang, routed
 
 
@@ -40,6 +41,17 @@ class TestComingBack:
         assert ask(client) == "b is back"
         assert ask(client) == "a"
         assert [seen.recovered for seen in router.seen if seen.success] == [True, True, False]
+
+    def test_a_failing_provider_of_an_earlier_process_is_tried_once(self) -> None:
+        """Averages that were kept while it was down do not leave it out for ever: its answer begins them anew."""
+        router = EMARouter(["a", "b"], reorder_interval=1)
+        for _ in range(20):
+            router.record(Observation(provider="a", success=False, latency_seconds=0.1))
+            router.record(Observation(provider="b", success=True, latency_seconds=2.0))
+        a, b = Scripted("a is back"), Scripted("b")
+        client = RoutedClient([Provider("a", a), Provider("b", b)], router=router)
+        assert [ask(client) for _ in range(3)] == ["a is back"] * 3
+        assert router.standings()[0].values["success"] == 1.0
 
     def test_failed_probes_do_not_fail_requests(self, clock: Any) -> None:
         """If a probe fails, another provider answers, and the next cooldown is twice as long."""

@@ -55,7 +55,7 @@ from calibrant.routing._replies import (
     read_tier,
     triage_messages,
 )
-from calibrant.routing._strategies import CascadeRouter, TriageRouter, unexplored
+from calibrant.routing._strategies import CascadeRouter, TriageRouter, doubtful, unexplored
 
 
 class RoutedClient:
@@ -69,10 +69,11 @@ class RoutedClient:
     left out for a while (see `allowed_failures`); then a single call finds out whether it is back. Under
     ``ema``, ``thompson`` and ``bandit`` that call comes first, once, whatever the order; under the others, when it
     is its turn. Under ``ema``, which never explores, so does one call to each provider that nothing is known
-    of. Where all are left out, the one whose time ends first is asked all the same, unless it has named the
-    time itself (``Retry-After``): then the error says how long to wait. When nobody answers, the error may be
-    retried if one provider's may, and counts as one that every call would meet only if all providers' do.
-    Other exceptions pass, and a call that is cancelled teaches nothing.
+    of, or that failed when an earlier process asked it last. Where all are left out, the one whose time ends
+    first is asked all the same, unless it has named the time itself (``Retry-After``): then the error says how
+    long to wait. When nobody answers, the error may be retried if one provider's may, and counts as one that
+    every call would meet only if all providers' do. Other exceptions pass, and a call that is cancelled teaches
+    nothing.
 
     **Full providers.** Under ``ema``, ``thompson`` and ``bandit`` a provider with no free place is passed over
     while another has one; where all are full, the first choice is waited for. Under the other strategies the
@@ -212,7 +213,8 @@ class RoutedClient:
         self._task = task
         self._owned = owned
         self._lock = threading.Lock()  # around the router, which one thread may use at a time
-        self._untried = deque(unexplored(router))
+        self._doubtful = set(doubtful(router))
+        self._untried = deque([*unexplored(router), *self._doubtful])
         is_mixed = self.space is LogprobSpace.MIXED
         self._members: dict[str, RoutedProvider] = {}
         for provider in self.providers:
@@ -377,7 +379,9 @@ class RoutedClient:
             quality = None
             if worth is not None:
                 quality = min(1.0, max(0.0, worth))
-            outcome |= {"quality": quality, "cost": call.completion.usage.cost, "recovered": call.recovered}
+            recovered = call.recovered or name in self._doubtful
+            self._doubtful.discard(name)
+            outcome |= {"quality": quality, "cost": call.completion.usage.cost, "recovered": recovered}
         observation = Observation(
             provider=name,
             latency_seconds=call.latency_seconds,
