@@ -13,7 +13,7 @@ import pytest
 
 from calibrant.cascade import KeepPolicy, KeepRule, plan_cascade
 from calibrant.testing import FakeClient
-from command_line import command, done, json_of, lasting_rows, refusal, write_rows
+from command_line import command, done, json_of, lasting_rows, refusal, unlike_animals, write_rows
 
 run = command("distill")
 
@@ -89,6 +89,23 @@ def test_unlabelled_rows_are_said_to_stand_on_the_model(tmp_path: Path) -> None:
     assert agreement in done(command("cascade", "plan")(tmp_path / "student", rows, *costs)).stderr
     for source in (rows, tmp_path / "student"):
         assert agreement in done(command("calibrate")(source, "--out", tmp_path / "calibrated")).stderr
+    assert agreement in done(command("compare")(tmp_path / "student", rows)).stderr
+
+
+def test_promise_of_a_student_without_true_labels_is_of_agreement(tmp_path: Path) -> None:
+    """Its certificate says what right means, and so do the labels that it decides on, by a bundle, too."""
+    student = tmp_path / "student"
+    rows = [
+        {**row, "label": row["answer"], "confidence": 0.95, "answer": None} for row in unlike_animals(300)
+    ]
+    done(run(write_rows(tmp_path / "large.jsonl", rows), "--out", student))
+    said = "Labels of a model stood in for true ones that are not known: right means as that model says."
+    target = ("--target-accuracy", 0.9, "--out", student)
+    assert said in done(command("calibrate")(student, *target)).stdout
+    done(command("export")(student, "--out", tmp_path / "bundle"))
+    texts = write_rows(tmp_path / "texts.jsonl", [{"input": "meow"}])
+    for number, source in enumerate((student, tmp_path / "bundle")):
+        assert said in done(command("label")(source, texts, "--out", tmp_path / f"labelled-{number}")).stdout
 
 
 def test_nothing_certified_is_said(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from calibrant import load
 from calibrant.core import ConfigurationError, ProviderError
 from calibrant.core._completion import named_features
 from calibrant.heads import Head
@@ -89,6 +90,20 @@ def test_labels_come_out_as_without_names(serve: Start, kind: str) -> None:
     assert plain.distribution is not None
     assert named.distribution is not None
     np.testing.assert_allclose(named.distribution.logprobs, plain.distribution.logprobs, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_classifier_is_saved_with_what_its_client_was_set_up_with(
+    serve: Start, kind: str, tmp_path: Path
+) -> None:
+    """A bundle holds the chat template that a server needs, and gives the answers of the classifier with its head."""
+    server = serve(kind)
+    with classifier_of(server).fit(TEXTS, truth(server), embeddings=False) as classifier:
+        found = classifier.classify_many(TEXTS[:3])
+        classifier.tuned.save(tmp_path / "bundle")
+    with load(tmp_path / "bundle") as again:
+        same = again.classify_many(TEXTS[:3])
+    assert [(one.label, one.confidence) for one in same] == [(one.label, one.confidence) for one in found]
 
 
 @pytest.mark.parametrize("kind", KINDS)

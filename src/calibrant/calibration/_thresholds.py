@@ -298,6 +298,8 @@ class CertifiedThreshold:
         see `best_promise`.
     looks : Looks or None
         Certificates asked of these rows; None where they are not counted.
+    of_agreement : bool
+        True if labels of a model stood in for true ones: what is promised is agreement with it.
 
     Examples
     --------
@@ -317,6 +319,7 @@ class CertifiedThreshold:
     additional_rows: int | None = None
     best_promise: CertifiedThreshold | None = None
     looks: Looks | None = None
+    of_agreement: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -735,6 +738,11 @@ def certificate_from_record(record: Mapping[str, Any]) -> CertifiedThreshold:
     return TypeAdapter(CertifiedThreshold).validate_python(record)
 
 
+AGREEMENT: Final = (
+    "Labels of a model stood in for true ones that are not known: right means as that model says."
+)
+
+
 def certificate_lines(
     found: CertifiedThreshold, *, run: str | Path = "RUN", out: str | Path = "RUN"
 ) -> Iterator[str]:
@@ -749,6 +757,8 @@ def certificate_lines(
     """
     if found.threshold is not None:
         yield f"Certified: {promise_sentence(found)}"
+        if found.of_agreement:
+            yield AGREEMENT
         yield from _looks_lines(found, run=run)
         return
     if found.looks is not None and found.looks.state == "refused":

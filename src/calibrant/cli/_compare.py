@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from calibrant import evaluation
+from calibrant.cli._finished import warn_of_stand_ins
 from calibrant.cli._options import GATE_FAILED
 from calibrant.cli._tables import aligned, number, print_output, say, with_interval
 from calibrant.core._errors import ConfigurationError
@@ -68,6 +69,8 @@ def compare(options: Compare) -> None:
         )
     gate, loss_gate = _gates(options)
     saved = [SavedRows.load(path) for path in runs]
+    for path in runs:
+        warn_of_stand_ins(path)
     found = evaluation.compare_predictions(saved, gate=gate, loss_gate=loss_gate)
     print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
     if options.summary is not None:

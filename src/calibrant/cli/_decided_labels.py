@@ -280,12 +280,19 @@ class DecidedLabels:
         elif rule is not None:
             why = "as nothing is certified"
         yield f"decisions: {counts_text(dict(sorted(decisions.items())))} ({why})"
-        if rule == "certified" and least is None:
-            from calibrant.calibration._thresholds import certificate_from_record, certificate_lines
+        if rule == "certified":
+            yield from self._certificate_lines()
 
-            found = certificate_from_record(self._thresholds["certification"])
+    def _certificate_lines(self) -> Iterator[str]:
+        """Yield lines on a certificate that was asked for: what it is about, or why there is none."""
+        from calibrant.calibration._thresholds import AGREEMENT, certificate_from_record, certificate_lines
+
+        found = certificate_from_record(self._thresholds["certification"])
+        if found.threshold is None:
             yield from certificate_lines(found, run=self._run, out=self._run)
             yield from self._certify_lines("Or, to accept the surest rows")
+        elif found.of_agreement:
+            yield AGREEMENT
 
     def _file_promise(self) -> FilePromise | None:
         """Return the promise on the rows of this file; None without a certificate."""

@@ -127,10 +127,9 @@ def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
 
 def warn_of_stand_ins(path: Path) -> None:
     """Print a warning of saved rows, or a student's, whose answers are a larger model's labels."""
-    rows = path / "model.jsonl" if path.is_dir() else path
-    if rows.is_file() and SavedRows.load(rows).has_stand_ins:
+    if SavedRows.load(path).has_stand_ins:
         say(
-            f"warning: {rows} has no true label of some rows, and the model's own in their place: what is said of "
+            f"warning: {path} has no true label of some rows, and the model's own in their place: what is said of "
             "these rows is agreement with that model, not being right."
         )
 

@@ -448,7 +448,7 @@ class _EvaluationRun:
     def write_to(self, directory: RunDirectory, about: Record) -> None:
         """Open the output files, and count the finished rows in them."""
         self.directory = directory
-        if isinstance(self.predictor, BasePredictor):
+        if directory.metrics.exists() and isinstance(self.predictor, BasePredictor):
             self.predictor.meter.vectors += saved_vectors(directory.metrics)
         self._about = {**about, "model": self.predictor.describe()["model"]}
         self._file = PredictionsFile(directory, self.account.tally.add)

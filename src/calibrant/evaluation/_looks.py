@@ -235,7 +235,11 @@ def counted_certificate(
     )
     if spent.refused:
         return CertifiedThreshold(
-            target_accuracy=request.target_accuracy, delta=request.delta, n=len(kept), looks=looks
+            target_accuracy=request.target_accuracy,
+            delta=request.delta,
+            n=len(kept),
+            looks=looks,
+            of_agreement=predictions.has_stand_ins,
         )
     rows = _TestedRows.of(predictions, kept)
     delta = max(request.delta, spent.total)
@@ -249,7 +253,7 @@ def counted_certificate(
         looks = replace(looks, state="over")
     looks = replace(looks, total=max(delta, book.spent()))
     stated = request.delta if found.threshold is None else delta
-    return replace(found, delta=stated, looks=looks)
+    return replace(found, delta=stated, looks=looks, of_agreement=predictions.has_stand_ins)
 
 
 def counted_promise(

@@ -1017,7 +1017,8 @@ def task_of(classifier: Classifier) -> Task:
         scoring=scoring if scoring in get_args(Scoring) else None,  # a decision model is asked in its own way
         tolerance=method.get("tolerance"),
         samples=method.get("samples") if scoring in _SAMPLED else None,
-        options=dict(classifier.options),
+        # Of a server, what it was set up with, such as its chat template.
+        options={**method.get("settings", {}), **classifier.options},
     )
     return Task(
         name="classifier",

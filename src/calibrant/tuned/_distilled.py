@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import as_record, write_atomically
 from calibrant.core._fingerprint import TextDigests
 from calibrant.core._labels import LabelSet
-from calibrant.core._prediction import BoolArray, FloatArray, Interval, JsonObject, Outcome
+from calibrant.core._prediction import BoolArray, FloatArray, Interval, JsonObject, Outcome, Record
 from calibrant.core._rows import Example
 from calibrant.core._settings import ModelSettings
 from calibrant.core._splits import split_rule
@@ -28,7 +28,8 @@ from calibrant.inference._heads import read_by_fits
 from calibrant.inference._student import StudentClient, save_student, student_name
 from calibrant.inference._text_vectors import Embeddings, head_embedding, prepare_vectors
 from calibrant.metrics._intervals import wilson_interval
-from calibrant.runs._rows import STANDS_IN, SavedRow, SavedRows, record_line
+from calibrant.runs._directory import PREDICTIONS
+from calibrant.runs._rows import STANDS_IN, SavedRow, SavedRows, read_row, record_line, row_lines
 from calibrant.tuned._folder import refuse_taken
 from calibrant.tuned._task_record import known_texts, read_run_settings, record_run, task_from_record
 
@@ -226,6 +227,7 @@ def distill(
     seen = known_texts(place).union(TextDigests.of(saved.inputs))
     record_run(directory, [(task, None)], known_texts=seen)
     _write_model_rows(held_out, directory / MODEL_ROWS)
+    _mark_stand_ins(held_out, directory / PREDICTIONS)
     return Distilled(
         source=str(run),
         directory=directory,
@@ -364,6 +366,28 @@ def _student(
     return head
 
 
+def _mark_stand_ins(rows: Sequence[_ModelRow], predictions: Path) -> None:
+    """Mark the student's rows whose true label is not known, for which the model's label stands in.
+
+    Raises
+    ------
+    StateError
+        The file cannot be read or written.
+    """
+    records = [dict(read_row(line).values) for line in row_lines(predictions)]
+    for record, row in zip(records, rows, strict=True):
+        if row.truth is None:
+            record[STANDS_IN] = True
+    _write_rows(records, predictions)
+
+
+def _write_rows(records: Iterable[Record], path: Path) -> None:
+    try:
+        write_atomically(path, "".join(record_line(record).decode() for record in records))
+    except OSError as error:
+        raise StateError(f"{path}: cannot be written ({error}): choose another folder.") from error
+
+
 def _write_model_rows(rows: Sequence[_ModelRow], path: Path) -> None:
     """Write the model's answers to rows, numbered as those of the student are.
 
@@ -372,7 +396,7 @@ def _write_model_rows(rows: Sequence[_ModelRow], path: Path) -> None:
     StateError
         The file cannot be written.
     """
-    lines = []
+    records = []
     for number, row in enumerate(rows):
         record = dict(row.saved.values)
         # With a space, the rows would be taken for answers of the student, whose run.json lies beside them.
@@ -381,8 +405,5 @@ def _write_model_rows(rows: Sequence[_ModelRow], path: Path) -> None:
         )
         if row.truth is None:
             record[STANDS_IN] = True
-        lines.append(record_line(record).decode())
-    try:
-        write_atomically(path, "".join(lines))
-    except OSError as error:
-        raise StateError(f"{path}: cannot be written ({error}): choose another folder.") from error
+        records.append(record)
+    _write_rows(records, path)
