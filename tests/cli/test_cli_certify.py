@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import math
 import random
 import sys
 from collections.abc import Iterator
@@ -370,6 +372,38 @@ def test_a_larger_model_answers_under_the_prompt_of_the_run(tmp_path: Path, serv
     assert not json_of(run(*words, tmp_path / "other", "--json"))["certified"]
     error = refusal(run(predictions(tmp_path), *words[1:], tmp_path / "third"))
     assert "directory of calibrant label" in error
+
+
+class FailingServer(DecisionServer):
+    """A decision model that fails once it was asked so often."""
+
+    most = math.inf
+
+    async def _body(self, request: Any) -> dict[str, Any]:
+        self.failures = [400] if len(self.asked) >= self.most else []
+        return await super()._body(request)
+
+
+@pytest.mark.parametrize("name", ["certify", "estimate"])
+def test_a_call_that_fails_is_no_answer(tmp_path: Path, name: str) -> None:
+    """A larger model that cannot be asked ends the command; its answers are kept, and the others asked for later."""
+    server = FailingServer(0.8, 0.2)
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.stop)
+        folder, task = tmp_path / "labelled", tmp_path / "task.toml"
+        texts = write_rows(tmp_path / "texts.jsonl", [{"input": f"text {n}"} for n in range(60)])
+        model = f'{{ name = "systemone/small", api_base = "{server.root}" }}'
+        task.write_text(f'name = "pets"\nlabels = ["cat", "dog"]\nprompt = "Which pet?"\nmodel = {model}\n')
+        done(command("label")(task, texts, "--out", folder))
+        target = TARGET if name == "certify" else ()
+        words = (folder, *target, "--budget", 40, "--ask", "model:systemone/large", "--out", tmp_path / "out")
+        server.most = len(server.asked) + 5
+        stopped = command(name)(*words)
+        assert stopped.exit_code == 1
+        assert "The answers before it are kept: run the same command again." in stopped.stderr
+        server.most = math.inf
+        server.asked.clear()
+        assert json_of(command(name)(*words, "--json"))["labels_used"] == len(server.asked) + 5
 
 
 def test_precision_of_one_label(tmp_path: Path) -> None:

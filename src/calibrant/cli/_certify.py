@@ -18,7 +18,8 @@ from calibrant.calibration._asked import Metric
 from calibrant.calibration._estimates import Estimate, PileEstimate
 from calibrant.cli._commands import Certify, EstimateOptions, PromiseOptions, ReviewOptions
 from calibrant.cli._tables import aligned, print_output, say
-from calibrant.core._errors import ConfigurationError, StateError
+from calibrant.core._errors import ConfigurationError, ProviderError, StateError
+from calibrant.core._prediction import Outcome
 from calibrant.core._reported import counted
 from calibrant.core._rows import ENDINGS
 from calibrant.core._structures import CompositeLabels
@@ -162,7 +163,14 @@ def _of_model(model: str, options: Certify | EstimateOptions, stack: ExitStack) 
     predictor = stack.enter_context(Classifier.from_task(task))
 
     def answer(text: str) -> str:
-        return predictor.classify(text).label or NO_LABEL
+        found = predictor.classify(text)
+        if found.outcome is Outcome.ERROR:  # which is no answer
+            raise ProviderError(
+                f"{found.reason} (The answers before it are kept: run the same command again.)",
+                provider=model,
+                status=found.status,
+            )
+        return found.label or NO_LABEL
 
     return answer
 
