@@ -163,6 +163,23 @@ def test_a_command_is_asked_once_for_each_row(tmp_path: Path) -> None:
     )
 
 
+def test_labels_in_another_case_are_the_same(tmp_path: Path) -> None:
+    """Predictions and answers that differ in case or space are equal, and have one share."""
+    rows = [
+        {
+            "input": f"{truth(n)} {n}",
+            "label": (truth(n), f"{truth(n)} ", truth(n).upper())[n // 3 % 3],
+            "confidence": 0.9,
+        }
+        for n in range(N)
+    ]
+    path = write_rows(tmp_path / "p.jsonl", rows)
+    ask = by_command(tmp_path, "print(text.split()[0].capitalize())")
+    found = json_of(run(path, "--budget", "60", "--ask", ask, "--out", tmp_path / "out", "--json"))
+    assert sorted(found["shares"]) == ["cat", "dog"]
+    assert found["accuracy"]["estimate"] == 1.0
+
+
 def test_rows_that_no_label_fits_are_said(tmp_path: Path) -> None:
     """Where shares lack rows that no label fits, these are counted, and nothing else is said to be the reason."""
     words = (predictions(tmp_path), "--budget", str(N), "--out", tmp_path / "out")

@@ -81,7 +81,7 @@ def test_rows_in_another_order_are_the_same_rows() -> None:
     ("cat", "again"),
     [('["cat", "pet"]', '["pet", "cat"]'), ('{"a": "cat", "b": "1"}', '{"b": "1", "a": "cat"}')],
 )
-def test_rows_are_the_same_in_another_order_of_labels_and_fields(cat: str, again: str) -> None:
+def test_rows_are_the_same_in_another_case_and_order(cat: str, again: str) -> None:
     """True answers of several labels do not depend on the order in which a task has them."""
     certificate(predictions(0, cat=cat))
     assert certificate(predictions(1, cat=again)).delta == pytest.approx(0.2)

@@ -250,6 +250,22 @@ def test_correctness_follows_from_the_labels() -> None:
     assert SavedRow.checked({**row, "outcome": "error"}).correct == -1
 
 
+def test_labels_are_equal_up_to_case_and_space() -> None:
+    """Of rows that no task has spelled, labels and true answers are spelled as the first of them."""
+    rows = [{"label": "World", "answer": "world "}, {"label": " WORLD", "answer": None}, {"label": "Sports"}]
+    saved = SavedRows.of(rows)
+    assert saved.labels == ("World", "World", "Sports")
+    assert saved.answers == ("World", None, None)
+    assert saved.correct.tolist() == [1, -1, -1]
+    assert (saved.spelled("SPORTS "), saved.spelled("Films")) == ("Sports", "Films")
+
+
+def test_labels_are_spelled_as_those_with_probabilities() -> None:
+    """Where rows have probabilities of labels, these are the spelling."""
+    row = {"label": "cat", "answer": "CAT", "probabilities": {"Cat": 0.9, "Dog": 0.1}}
+    assert SavedRows.of([row]).labels == SavedRows.of([row]).answers == ("Cat",)
+
+
 def test_rounding_is_forgiven() -> None:
     """A confidence outside [0, 1] by a rounding error is read."""
     assert SavedRow.checked({"correct": 1, "confidence": 1.0 + 1e-9}).confidence == 1.0

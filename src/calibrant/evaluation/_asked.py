@@ -296,8 +296,10 @@ def _label_of(answer: str, rows: SavedRows) -> str | None:
     """Return an answer as the label set writes it, several labels in its order; None if it is no label."""
     if not answer:
         return None
-    if answer == NO_LABEL or rows.legal_labels is None:
+    if answer == NO_LABEL:
         return answer
+    if rows.legal_labels is None:
+        return rows.spelled(answer)
     return rows.legal_labels.canonical(answer)
 
 

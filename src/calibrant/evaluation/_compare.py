@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from calibrant.core._errors import ConfigurationError, DataError
 from calibrant.core._files import SCHEMA_VERSION, Recorded
+from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import BoolArray, IntegerArray, Interval, JsonObject
 from calibrant.core._reported import counted
 from calibrant.core._structures import CompositeLabels, unordered_answer
@@ -248,7 +249,7 @@ def _contents(run: SavedRows) -> list[tuple[str | None, ...]]:
     found: list[tuple[str | None, ...]] = []
     for row in run.rows():
         context = row.values.get("context")
-        answer = None if row.answer is None else unordered_answer(row.answer)
+        answer = None if row.answer is None else normalise_label(unordered_answer(row.answer))
         found.append((row.input, answer, str(context) if context else without_context))
     return found
 

@@ -25,6 +25,7 @@ from calibrant.calibration._thresholds import (
 from calibrant.core._errors import ConfigurationError, StateError
 from calibrant.core._files import json_text, try_lock, user_path
 from calibrant.core._fingerprint import sha256_of
+from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import FloatArray, IndexArray
 from calibrant.core._splits import near_duplicate_groups
 from calibrant.core._structures import unordered_answer
@@ -358,7 +359,7 @@ class _TestedRows:
         for row in kept:
             text = predictions.inputs[row]
             if text is not None:
-                rows.append((text, unordered_answer(predictions.answers[row] or "")))
+                rows.append((text, normalise_label(unordered_answer(predictions.answers[row] or ""))))
         if len(rows) == len(kept):
             order = np.argsort([_digest(row) for row in rows])
             places = places[order]
@@ -449,7 +450,7 @@ class _Book:
         for index, text, answer in zip(*columns, strict=True):
             # Rows without a text are known by their place.
             name = f"{path} {index}" if text is None else text
-            digests.add(_digest((name, unordered_answer(answer or ""))))
+            digests.add(_digest((name, normalise_label(unordered_answer(answer or "")))))
         places = np.array(kept)
         order = np.argsort(predictions.index[places], kind="stable")
         places = places[order]

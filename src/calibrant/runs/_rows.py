@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from calibrant.core._errors import DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION
 from calibrant.core._fingerprint import Fingerprint, asked_text, demonstrated
-from calibrant.core._labels import LabelSet
+from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import (
     BoolArray,
     FloatArray,
@@ -540,6 +540,7 @@ class _OtherRows:
 
     path: Path | None = None
     rows: Sequence[Row] = ()
+    is_run: bool = False
     is_torn: bool = False
 
     def read(self, wanted: Collection[int] | None = None) -> Iterator[Row]:
@@ -641,6 +642,15 @@ class SavedRows:
         if written is not None:
             return labels_from_record(written)
         return None if self.label_set is None else LabelSet(self.label_set)
+
+    def spelled(self, answer: str) -> str:
+        """Return an answer as the rows spell it; itself if none of their labels is equal up to case and space."""
+        return self._spellings.get(normalise_label(answer), answer)
+
+    @cached_property
+    def _spellings(self) -> dict[str, str]:
+        different = dict.fromkeys((*self.labels, *self.answers))
+        return {normalise_label(label): label for label in different if label is not None}
 
     @classmethod
     def load(cls, path: str | Path) -> SavedRows:
@@ -817,6 +827,17 @@ class _Columns:
             self.models.add(str(values.get("model") or ""))
         self.evidence.add(values)
 
+    def spell_alike(self) -> None:
+        """Spell labels that are equal up to case and surrounding space as the first of them, or as the label set."""
+        texts = [*(self.evidence.label_set or ()), *self.labels, *self.answers]
+        first: dict[str, str] = {}
+        spelled: dict[str | None, str | None] = {None: None}
+        for text in dict.fromkeys(texts):
+            if text is not None:
+                spelled[text] = first.setdefault(normalise_label(text), text.strip() or text)
+        self.labels = [spelled[label] for label in self.labels]
+        self.answers = [spelled[answer] for answer in self.answers]
+
 
 def _read_columns(source: _RowFile | _OtherRows, *, name: str, path: Path) -> dict[str, SavedRows]:
     """Read all rows once, and return their columns by prompt."""
@@ -828,6 +849,8 @@ def _read_columns(source: _RowFile | _OtherRows, *, name: str, path: Path) -> di
         raise _no_rows(path)
     rows = {}
     for prompt, columns in found.items():
+        if not source.is_run:  # whose labels are spelled as in its task
+            columns.spell_alike()
         arrays: dict[str, Any] = {}
         for column, values in columns.numbers.items():
             arrays[column] = np.array(values)
@@ -964,4 +987,7 @@ def _correct(values: Record) -> int:
         )
     if values.get("answer") in (None, ""):
         return UNKNOWN
-    return int(values["label"] == values["answer"])
+    label, answer = values["label"], values["answer"]
+    if label == answer or not (isinstance(label, str) and isinstance(answer, str)):
+        return int(label == answer)
+    return int(normalise_label(label) == normalise_label(answer))
