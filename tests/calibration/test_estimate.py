@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import f1_score
 
 from calibrant.calibration import certify, estimate, estimate_difference
 from calibrant.core import ConfigurationError
@@ -142,6 +143,29 @@ def test_intervals_cover(budget: int) -> None:
         intervals = [one.interval for one in (*found.shares.values(), found.accuracy, found.macro_f1)]
         covered += [one.lower <= value <= one.upper for one, value in zip(intervals, exact, strict=True)]
     assert (covered / 300 >= 0.91).all()
+
+
+@pytest.mark.parametrize(("n_wrong", "budget"), [(60, 50), (15, 200)])
+def test_macro_f1_allows_for_mistakes_that_no_label_has_shown(n_wrong: int, budget: int) -> None:
+    """Of a file with so few mistakes that a sample may show none, at least 91 % of 300 intervals hold the truth."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 4, 2000)
+    predicted = truth.copy()
+    predicted[:n_wrong] = (truth[:n_wrong] + rng.integers(1, 4, n_wrong)) % 4
+    labels = truth.astype(str).tolist()
+    exact = f1_score(truth, predicted, average="macro")
+    covered = 0
+    for key in range(300):
+        found = estimate(
+            predicted.astype(str).tolist(),
+            np.full(2000, 0.99),
+            ask=labels.__getitem__,
+            budget=budget,
+            key=str(key),
+        )
+        interval = found.macro_f1.interval
+        covered += interval.lower <= exact <= interval.upper
+    assert covered >= 0.91 * 300
 
 
 @pytest.mark.parametrize("budget", [20, 200])

@@ -64,17 +64,35 @@ def test_auroc_with_one_kind_of_row_is_undefined(correct: list[int], what: str) 
         auroc(confidence=[0.1, 0.2], correct=correct)
 
 
-def test_the_interval_of_auroc_solves_its_equation() -> None:
-    """Each end lies z of its own standard errors from the estimate."""
+@pytest.mark.parametrize("is_fooled", [False, True])
+def test_the_interval_of_auroc_solves_its_equation(is_fooled: bool) -> None:
+    """Each end lies z standard errors from the estimate: its own, or those of all pairs of rows if they are larger."""
     p, y = _saturated(0, 60)
+    if is_fooled:
+        p = np.where(y == 1, 0.9, np.arange(60) % 2)
     found = auroc_interval(p, y)
     m, n = y.sum(), (1 - y).sum()
     assert found.estimate == auroc(p, y)
     assert auroc_interval(pl.Series(p), pl.Series(y)) == found
+    pairs = np.sign(p[y == 1][:, None] - p[y == 0]) / 2 + 0.5
+    of_pairs = pairs.mean(axis=1).var(ddof=1) / m + pairs.mean(axis=0).var(ddof=1) / n
     for end in (found.lower, found.upper):
         spread = 1 + ((m + n) / 2 - 1) * ((1 - end) / (2 - end) + end / (1 + end))
-        assert (found.estimate - end) ** 2 == pytest.approx(1.959964**2 * end * (1 - end) * spread / (m * n))
+        own = end * (1 - end) * spread / (m * n)
+        assert (found.estimate - end) ** 2 == pytest.approx(1.959964**2 * max(own, of_pairs))
     assert found.lower < found.estimate < found.upper
+
+
+def test_the_interval_of_auroc_holds_with_wrong_rows_of_two_kinds() -> None:
+    """Where wrong rows are the surest or the least sure of all, it covers the true value about as often as it says."""
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(400):
+        y = (rng.random(300) < 0.85).astype(int)
+        wrong = np.where(rng.random(300) < 0.5, 1.0, 0.6)
+        found = auroc_interval(np.where(y == 1, 0.9, wrong), y)
+        covered += found.lower <= 0.5 <= found.upper
+    assert covered >= 0.91 * 400  # 0.78 without the variance of the ranks
 
 
 def test_a_perfect_ranking_of_few_rows_is_uncertain() -> None:

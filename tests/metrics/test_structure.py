@@ -147,6 +147,16 @@ def test_the_interval_of_a_mean_holds_it_and_is_no_wider_than_wilsons(counts: li
     assert found.upper - found.lower <= widest + 1e-9
 
 
+@pytest.mark.parametrize("n", [30, 50, 100, 200])
+def test_the_interval_of_a_mean_allows_for_large_mistakes_that_are_rare(n: int) -> None:
+    """Where one answer in a hundred is far off, at least 93 % of the intervals hold the true mean."""
+    credit = 1.0 - np.array([0, 1, 2, 60]) / 100
+    shares = np.array([0.30, 0.30, 0.39, 0.01])
+    drawn = np.random.default_rng(0).multinomial(n, shares, size=1000)
+    found = [mean_interval(credit, counts) for counts in drawn]
+    assert np.mean([one.lower <= credit @ shares <= one.upper for one in found]) >= 0.93
+
+
 def test_in_large_samples_the_interval_of_a_mean_is_the_normal_one() -> None:
     """For 100,000 values, the interval of the mean has the normal interval's width."""
     found = mean_interval(np.array([0.75, 1.0]), np.array([50_000, 50_000]))

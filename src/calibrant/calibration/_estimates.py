@@ -520,7 +520,10 @@ def _true_and_hit(
 
 
 def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimate:
-    """Return macro F1, its interval by linearisation: F1 is 2 TP / (predicted + true) for each label."""
+    """Return macro F1, its interval by linearisation: F1 is 2 TP / (predicted + true) for each label.
+
+    The interval is Wilson's for what is missing of 1, in units of the largest mistake.
+    """
     n = len(pile.drawn)
     n_pile = len(pile)
     n_labels = len(pile.labels)
@@ -548,14 +551,18 @@ def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimat
     given -= if_right[pile.drawn]
     _, left = _corrected(given, by, pile.drawn)
     plain = float(((given - given.mean()) ** 2).sum())
-    reach = float(np.ptp(np.concatenate([hitting, wrong])))
+    # What is missing of 1 is a mean of mistakes, none of which takes more than this away.
+    reach = max(float(np.ptp(np.concatenate([hitting, wrong]))), 1.0)
     unseen = _UNSEEN * reach**2
-    left += unseen
-    ratio = left / (plain + unseen) if plain + unseen > 0.0 else 1.0  # no label is predicted
-    variance = left / n / n * (n_pile - n) / (n_pile - 1)
-    half = normal_quantile(level) * math.sqrt(variance)
-    lower = max(value - half, 0.0)
-    upper = min(value + half, 1.0)
+    ratio = (left + unseen) / (plain + unseen)
+    lower, upper = value, value
+    if n < n_pile:
+        missing = (1.0 - value) / reach
+        worth = n * (n * missing * (1.0 - missing) + _UNSEEN) / (left / reach**2 + _UNSEEN)
+        n_alike = _of_a_large_pile(worth, n, n_pile)
+        least, most = wilson_limits(missing * n_alike, n_alike, z=normal_quantile(level))
+        lower = max(1.0 - reach * most, 0.0)
+        upper = 1.0 - reach * least
     return Estimate(
         interval=Interval(lower=lower, upper=upper, level=level, estimate=value),
         plain_labels=_plain(n / ratio, n, n_pile),

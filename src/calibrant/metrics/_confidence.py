@@ -357,8 +357,9 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 
 
         var(A) = A (1 - A) / (m n) * (1 + ((m + n) / 2 - 1) * ((1 - A) / (2 - A) + A / (1 + A)))
 
-    with m right and n wrong rows. So even a perfect ranking of few rows has an interval of positive width. Ties make
-    the estimate vary less than this formula assumes: the interval is then conservative.
+    with m right and n wrong rows, or the variance that the ranks of these rows show themselves (DeLong, DeLong and
+    Clarke-Pearson 1988, Biometrics 44:837-845), if that is larger. So even a perfect ranking of few rows has an
+    interval of positive width, and so has one of wrong rows of which some are the surest and others the least sure.
 
     Parameters
     ----------
@@ -387,18 +388,33 @@ def auroc_interval(confidence: ArrayLike, correct: ArrayLike, *, level: float = 
     """
     z = normal_quantile(level)
     estimate = auroc(confidence, correct)
-    truth = np.asarray(correct)
-    right = float(truth.sum())
-    wrong = truth.size - right
+    p, y = check_confidence_correct(confidence, correct)
+    right = float(y.sum())
+    wrong = len(y) - right
+    own = _rank_variance(p[y == 1], p[y == 0])
 
     def is_within(a: float) -> bool:
         weight = (1.0 - a) / (2.0 - a) + a / (1.0 + a)
         spread = 1.0 + ((right + wrong) / 2.0 - 1.0) * weight
-        return (estimate - a) ** 2 <= z * z * a * (1.0 - a) * spread / (right * wrong)
+        return (estimate - a) ** 2 <= z * z * max(own, a * (1.0 - a) * spread / (right * wrong))
 
     lower = _end(estimate, 0.0, is_within)
     upper = _end(estimate, 1.0, is_within)
     return Interval(lower=lower, upper=upper, level=level, estimate=estimate)
+
+
+def _rank_variance(right: FloatArray, wrong: FloatArray) -> float:
+    """Return DeLong's variance of the area under the ROC curve; rows that are the only ones of a kind add nothing."""
+    variance = 0.0
+    for own, other in ((right, wrong), (wrong, right)):
+        placed = np.sort(other)
+        # Of each row, the share of the others that it outranks; ties count one half.
+        below = np.searchsorted(placed, own, side="left")
+        not_above = np.searchsorted(placed, own, side="right")
+        shares = (below + not_above) / (2.0 * len(other))
+        if len(own) > 1:
+            variance += float(shares.var(ddof=1)) / len(own)
+    return variance
 
 
 def _end(inside: float, outside: float, is_within: Callable[[float], bool]) -> float:

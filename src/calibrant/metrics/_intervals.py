@@ -22,6 +22,8 @@ from calibrant.metrics._validation import (
     normal_quantile,
 )
 
+# Of a value at the other end of the range, which no row has shown yet.
+_UNSEEN: Final = 0.5
 # Counts drawn at once: 2^22 are 32 MB.
 _CHUNK = 1 << 22
 # Rows drawn at once: 128 kB of values stay in the cache, and the allocator keeps the pages between chunks
@@ -99,9 +101,11 @@ def wilson_limits(successes: float, n: float, *, z: float) -> tuple[float, float
 def mean_interval(values: FloatArray, counts: IntegerArray, level: float = 0.95) -> Interval:
     """Return the Wilson score interval of the mean of numbers in [0, 1], such as partial credit.
 
-    Wilson's interval at the effective sample size ``n m (1 - m) / v`` (Kish 1965), m the mean and v the variance of
-    the n values (divisor n): numbers between 0 and 1 vary less than 0 and 1 themselves, so that each counts as more
-    than one row. For values of 0 and 1 it is Wilson's own interval. Values that do not vary count as n rows.
+    Wilson's interval at the effective sample size ``n (m (1 - m) + u) / (v + u)`` (after Kish 1965), m the mean and v
+    the variance of the n values (divisor n): numbers between 0 and 1 vary less than 0 and 1 themselves, so that each
+    counts as more than one row. ``u = 1 / (2 n)`` stands for half a value at the other end that was not drawn: without
+    it, few rows that happen to lack the rare large mistakes would seem to exclude them. For values of 0 and 1 it is
+    Wilson's own interval. Values that do not vary count as n rows.
 
     Parameters
     ----------
@@ -135,7 +139,10 @@ def mean_interval(values: FloatArray, counts: IntegerArray, level: float = 0.95)
         raise ConfigurationError("Expected at least one row, got none: no data says nothing about a mean.")
     mean = min(max(float(counts @ values) / n, 0.0), 1.0)
     variance = float(counts @ (values - mean) ** 2) / n
-    size = n * max(1.0, mean * (1.0 - mean) / variance) if variance > 1e-12 else float(n)
+    unseen = _UNSEEN / n
+    size = float(n)
+    if variance > 1e-12:
+        size *= max(1.0, (mean * (1.0 - mean) + unseen) / (variance + unseen))
     lower, upper = wilson_limits(mean * size, size, z=normal_quantile(level))
     return Interval(lower=lower, upper=upper, level=level, estimate=mean)
 
