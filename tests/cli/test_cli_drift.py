@@ -351,3 +351,25 @@ def test_rows_of_a_certificate_that_cannot_be_read_are_an_error(source: Path, tm
     assert result.exit_code == 2
     assert "predictions.jsonl:2: expected the line of a row" in result.stderr
     assert not (tmp_path / "labels" / "labels.jsonl").exists()
+
+
+@pytest.mark.parametrize("drifts", [False, True])
+def test_texts_that_come_again_in_the_run_are_no_drift(
+    write_task: WriteTask, fake: Fake, tmp_path: Path, drifts: bool
+) -> None:
+    """A greeting of half of the rows is as frequent in a file as in the run; a file that is all about cats drifts."""
+    fake(wavering, name="local/smollm2-135m")
+    run_rows = [*unlike(rows(80, "ship", "farm")), *[{"input": "4 meow", "answer": "cat"}] * 80]
+    out = tmp_path / "run"
+    done(command("evaluate")(write_task(test=run_rows), "--out", out, "--no-cache"))
+    file_rows = unlike(rows(160 if drifts else 80, "ship", "farm", start=400))
+    if drifts:
+        file_rows = [row for row in file_rows if row["answer"] == "cat"]
+    data = write_rows(tmp_path / "data.jsonl", [*file_rows, *[{"input": "4 meow"}] * 80])
+    for number, form in enumerate(("run", "bundle")):
+        source = out
+        if form == "bundle":
+            source = tmp_path / "bundle"
+            done(command("export")(out, "--out", source))
+        said = json_of(run(source, data, "--out", tmp_path / f"labelled-{number}", "--no-cache", "--json"))
+        assert said["drift"]["labels_drifted"] is drifts

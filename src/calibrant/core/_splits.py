@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.core._labels import normalise_label
-from calibrant.core._prediction import BoolArray, FloatArray, IndexArray, IntegerArray
+from calibrant.core._prediction import BoolArray, FloatArray, HalfArray, IndexArray, IntegerArray
 
 _WORD: Final = re.compile(r"[^\W\d_]+|\d+")
 _LEAST: Final = 0.5  # share of the word pairs of two texts that near-duplicates have in common
@@ -25,6 +25,7 @@ _KEPT_PAIRS: Final = 32  # of a text; of a longer one, those with the smallest h
 _MOST_PAIRS: Final = 4_000_000  # compared in all, unless _FEWEST_PAIRS of each text are more
 _FEWEST_PAIRS: Final = 4
 _COMPARED_TEXTS: Final = _MOST_PAIRS // _KEPT_PAIRS  # with all their pairs
+_REMEMBERED: Final = 100_000
 _COMMON: Final = 4  # texts from which on a pair's labels tell whether it is a greeting
 _OWN: Final = 0.7  # share of its texts that one label has, if a pair belongs to that label
 _JOIN_PAIRS: Final = 8  # rarest pairs of a text by which others like it are looked up
@@ -436,6 +437,25 @@ class RepeatedTexts:
             return counts
         groups = group_near_duplicates(*self._pairs.of(first), np.array(self._labels)[first])
         return np.bincount(groups, weights=counts)[np.unique(groups)].astype(np.intp)
+
+
+@dataclass(kw_only=True)
+class SeenTexts:
+    """Texts that came so far, as hashes; those of a hundred thousand texts are remembered."""
+
+    _seen: set[tuple[str, int]] = field(default_factory=set)
+
+    def add(self, text: int | None, sketch: HalfArray | None) -> bool:
+        """Remember a text by its hash and by what a head reads of it; return True if neither came before."""
+        found = set()
+        if text is not None:
+            found.add(("text", text))
+        if sketch is not None:
+            found.add(("sketch", hash(sketch.tobytes())))
+        is_new = self._seen.isdisjoint(found)
+        if len(self._seen) < _REMEMBERED:
+            self._seen |= found
+        return is_new
 
 
 _ALL_IN_ONE: Final = (1.0, 0.0, 0.0)

@@ -13,6 +13,7 @@ import numpy as np
 from calibrant.core._errors import CalibrantError, StateError
 from calibrant.core._files import Recorded
 from calibrant.core._prediction import BoolArray, FloatArray, HalfArray, IntegerArray, Prediction, SingleArray
+from calibrant.core._splits import SeenTexts
 from calibrant.evaluation._looks import Ledger
 from calibrant.heads._tuned import Decision, PredictionHistory, Tuned
 
@@ -27,7 +28,6 @@ _FEWEST: Final = 10_000
 _MOST: Final = 1 << 22  # half a minute: reached by files that drift after about a thousand others
 _ROUNDING: Final = 1e-5  # relative
 
-_MOST_TEXTS: Final = 100_000  # that are remembered
 _SAMPLE: Final = 1000  # rows whose confidences and sketches are compared
 # False alarms over all files that are ever compared with one history: the probability of one or more.
 _TOTAL: Final = 0.05
@@ -250,57 +250,56 @@ class _Sample:
 
 
 @dataclass(kw_only=True)
-class _Seen:
-    """Predictions decided on so far: labels, models, samples of confidences and of sketches, and a digest of all."""
+class _Tally:
+    """Labels of predictions, and samples of their confidences and sketches."""
 
     answered: int = 0
     labels: Counter[str] = field(default_factory=Counter)
-    models: set[str] = field(default_factory=set)
     confidences: _Sample = field(default_factory=_Sample)
     sketches: _Sample = field(default_factory=_Sample)  # pairs of a sketch and the label
-    digest: Any = field(default_factory=hashlib.sha256)
-    _texts: set[object] = field(default_factory=set)  # their keys, and hashes of sketches
 
     def add(self, predictions: Sequence[Prediction], tuned: Tuned) -> None:
-        """Take predictions into account; of equal texts, and of texts that are one to a head, only the first.
-
-        The tests take rows for independent, and a text that comes again says nothing new.
-        """
+        """Take predictions into account."""
         confidences = []
         sketches = []
         for prediction in predictions:
             label = prediction.label
-            confidence = prediction.confidence
-            sketch = prediction.sketch
-            self.digest.update(f"{label!r} {confidence!r}\n".encode())
-            if label is not None and prediction.model is not None:
-                self.models.add(prediction.model)
-            if sketch is not None:
-                self.digest.update(sketch.tobytes())
-            if self._is_repeated(prediction):
-                continue
-            if confidence is not None:
-                confidences.append(confidence)
+            if prediction.confidence is not None:
+                confidences.append(prediction.confidence)
             if label is None:
                 continue
             self.answered += 1
             self.labels.update(tuned.labels.decisions(label))
-            if sketch is not None:
-                sketches.append((sketch, label))
+            if prediction.sketch is not None:
+                sketches.append((prediction.sketch, label))
         self.confidences.add(confidences)
         self.sketches.add(sketches)
 
-    def _is_repeated(self, prediction: Prediction) -> bool:
-        """Return True if the text of a prediction came before; among so many that it must be forgotten, False."""
-        found: set[object] = set()
-        if prediction.text_key is not None:
-            found.add(("text", prediction.text_key))
-        if prediction.sketch is not None:
-            found.add(("sketch", hash(prediction.sketch.tobytes())))
-        is_known = not self._texts.isdisjoint(found)
-        if len(self._texts) < _MOST_TEXTS:
-            self._texts |= found
-        return is_known
+
+@dataclass(kw_only=True)
+class _Seen:
+    """Predictions decided on so far: their models, a digest, and tallies of all and of different texts."""
+
+    models: set[str] = field(default_factory=set)
+    digest: Any = field(default_factory=hashlib.sha256)
+    all_rows: _Tally = field(default_factory=_Tally)
+    different: _Tally = field(default_factory=_Tally)
+    _texts: SeenTexts = field(default_factory=SeenTexts)
+
+    def add(self, predictions: Sequence[Prediction], tuned: Tuned) -> None:
+        """Take predictions into account."""
+        different = []
+        for prediction in predictions:
+            sketch = prediction.sketch
+            self.digest.update(f"{prediction.label!r} {prediction.confidence!r}\n".encode())
+            if prediction.label is not None and prediction.model is not None:
+                self.models.add(prediction.model)
+            if sketch is not None:
+                self.digest.update(sketch.tobytes())
+            if self._texts.add(prediction.text_key, sketch):
+                different.append(prediction)
+        self.all_rows.add(predictions, tuned)
+        self.different.add(different, tuned)
 
 
 class HistoryWatch:
@@ -368,19 +367,26 @@ class HistoryWatch:
     def drift(self, *, is_whole: bool = True) -> HistoryDrift | None:
         """Return the drift of all predictions decided on so far; None without a history.
 
+        The tests take rows for independent. Rows with the same text may be, as a greeting that many people write, or
+        may not, as a message that was sent often: all rows must have drifted, and of equal texts the first ones alone.
+
         Parameters
         ----------
         is_whole : bool, default True
             False where rows of the file are to come: it is compared under the number that it will have, and counts when
             they are there.
         """
-        if self._found is None and self._tuned.history.rows:
-            self._found = self._drift(self._tuned.history, is_whole=is_whole)
+        history = self._tuned.history
+        if self._found is None and history.rows:
+            look = self._look(history, is_whole=is_whole)
+            self._found = self._drift(history, self._seen.all_rows, look=look)
+            if self._found.has_drifted:
+                of_texts = self._drift(history.different or history, self._seen.different, look=look)
+                if not of_texts.has_drifted:
+                    self._found = of_texts
         return self._found
 
-    def _drift(self, history: PredictionHistory, *, is_whole: bool) -> HistoryDrift:
-        seen = self._seen
-        look = self._look(history, is_whole=is_whole)
+    def _drift(self, history: PredictionHistory, seen: _Tally, *, look: int) -> HistoryDrift:
         tests = 2 if history.sketches is None else 3
         level = _TOTAL / tests / (_SUM * look**_DECAY)
         names = sorted({*seen.labels, *history.labels})
@@ -409,25 +415,10 @@ class HistoryWatch:
             label_distance=float(distance),
             label_p_value=p_value,
             confidence=measure_drift(confidences, np.array(history.confidence)),
-            topics=self._topics(history, level, rng),
+            topics=_topics(history, seen, level, rng),
             look=look,
             level=level,
         )
-
-    def _topics(
-        self, history: PredictionHistory, level: float, rng: np.random.Generator
-    ) -> TopicDrift | None:
-        """Return the drift of the topics; None without sketches of the same width."""
-        if history.sketches is None:
-            return None
-        earlier = history.sketches.matrix
-        width = earlier.shape[1]
-        pairs = [pair for pair in self._seen.sketches.values if len(pair[0]) == width]
-        if not pairs:
-            return None
-        sketches, labels = zip(*pairs, strict=True)
-        matrix = np.array(sketches)
-        return measure_topics(matrix, labels, earlier, history.sketches.labels, level=level, rng=rng)
 
     def _look(self, history: PredictionHistory, *, is_whole: bool) -> int:
         """Return the number of files compared with the history, this one included, and write it down if it is whole.
@@ -457,6 +448,22 @@ class HistoryWatch:
             except StateError as error:
                 self.unwritten = str(error)
             return look
+
+
+def _topics(
+    history: PredictionHistory, seen: _Tally, level: float, rng: np.random.Generator
+) -> TopicDrift | None:
+    """Return the drift of the topics; None without sketches of the same width."""
+    if history.sketches is None:
+        return None
+    earlier = history.sketches.matrix
+    width = earlier.shape[1]
+    pairs = [pair for pair in seen.sketches.values if len(pair[0]) == width]
+    if not pairs:
+        return None
+    sketches, labels = zip(*pairs, strict=True)
+    matrix = np.array(sketches)
+    return measure_topics(matrix, labels, earlier, history.sketches.labels, level=level, rng=rng)
 
 
 def _looks(ledger: Ledger, history: str) -> dict[str, int]:

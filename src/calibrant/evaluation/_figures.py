@@ -10,6 +10,7 @@ import numpy as np
 from calibrant.core._fingerprint import TextDigests
 from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import Record
+from calibrant.core._splits import SeenTexts, text_hash
 from calibrant.heads._tuned import Figure, Measurements, PredictionHistory, Sketches, rule_of
 from calibrant.metrics._intervals import INTERVAL, interval_record, wilson_interval
 from calibrant.metrics._remarks import changed_prompt, confidence_remarks
@@ -93,18 +94,41 @@ def measurements_of(
         predictions.labels,
         predictions.confidence,
         labels=labels,
-        sketches=_sketches(predictions),
+        sketches=_sketches(predictions, range(len(predictions))),
         models=predictions.models,
         known_texts=TextDigests.of(predictions.inputs),
     )
-    return Measurements(figures=tuple(figures), history=history)
+    different = _different(predictions, labels)
+    return Measurements(figures=tuple(figures), history=history.model_copy(update={"different": different}))
 
 
-def _sketches(predictions: SavedRows) -> Sketches | None:
-    """Return the sketches of the rows, of many a sample drawn with a fixed seed; None if the rows have none."""
+def _different(predictions: SavedRows, labels: LabelSet) -> PredictionHistory | None:
+    """Return the distribution of the first rows of equal texts; None where all texts differ."""
+    texts = SeenTexts()
+    places = []
+    answers = []
+    for place, row in enumerate(predictions.rows()):
+        key = None
+        if row.input is not None:
+            key = text_hash(row.input)
+        if texts.add(key, sketch_of(row.values)):
+            places.append(place)
+            answers.append(row.label)
+    if len(places) == len(predictions):
+        return None
+    return PredictionHistory.of(
+        answers,
+        predictions.confidence[places],
+        labels=labels,
+        sketches=_sketches(predictions, places),
+    )
+
+
+def _sketches(predictions: SavedRows, places: Iterable[int]) -> Sketches | None:
+    """Return the sketches of rows, of many a sample drawn with a fixed seed; None if they have none."""
     if "sketch" not in predictions.fields:
         return None
-    places = [place for place, label in enumerate(predictions.labels) if label is not None]
+    places = [place for place in places if predictions.labels[place] is not None]
     if len(places) > _SKETCHES:
         sample = np.random.default_rng(0).choice(places, _SKETCHES, replace=False)
         places = sorted(sample.tolist())

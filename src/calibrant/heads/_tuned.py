@@ -147,6 +147,8 @@ class PredictionHistory(Section):
     known_texts : str
         Digests, divided by blanks, of these rows and of those that prompt, demonstrations or head owe something to: a
         promise on fresh rows is none on these.
+    different : PredictionHistory or None, default None
+        Of equal texts, and of texts that are one to a head, the first ones alone; None where all texts differ.
 
     Examples
     --------
@@ -162,6 +164,7 @@ class PredictionHistory(Section):
     sketches: Sketches | None = None
     models: tuple[str, ...] = ()
     known_texts: str = ""
+    different: PredictionHistory | None = None
 
     @classmethod
     def of(
