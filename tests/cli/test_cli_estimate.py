@@ -121,6 +121,19 @@ def test_several_labels_are_right_in_any_order(topics: Path, tmp_path: Path, wri
     assert found["labels_right"] == found["labels_given"] > 0
 
 
+def test_label_studio_is_told_to_offer_other_labels(topics: Path, tmp_path: Path) -> None:
+    """The config has the predicted answers alone, as `certify` says, too; another one is read as a choice in JSON."""
+    tasks = tmp_path / "tasks.json"
+    words = (topics, "--budget", "30", "--ask", tasks, "--out", tmp_path / "out")
+    told = "the config offers those predicted (1 choice): add others to the project as choices"
+    assert told in done(command("certify")(*words, "--target", "0.5")).stdout
+    assert told in done(run(*words)).stdout
+    choice = {"from_name": "label", "value": {"choices": ['["food"]']}}
+    exported = [task | {"annotations": [{"result": [choice]}]} for task in json.loads(tasks.read_text())]
+    tasks.write_text(json.dumps(exported))
+    assert list(json_of(run(*words, "--json"))["shares"]) == ["Bills", "Food", "Travel"]
+
+
 @pytest.mark.parametrize("option", ["--predicted", "--recall"])
 def test_one_label_of_several_is_no_promise(topics: Path, tmp_path: Path, option: str) -> None:
     """The error says what can be promised."""

@@ -194,7 +194,7 @@ def _lines(found: AskedRows, options: Certify, file: AnswerFile) -> Iterator[str
     else:
         yield "Nothing certified."
     if found.waiting:
-        yield file.waiting_line(found.waiting)
+        yield file.waiting_line(found.waiting, found.rows)
     else:
         yield f"Why not more: {certificate.reason}"
     yield _files_line([CERTIFICATE, DECIDED], options, file)
@@ -242,7 +242,7 @@ def _estimate_lines(found: EstimatedRows, options: EstimateOptions, file: Answer
         )
         yield f"The other: {found.other.name}; both predict the same for all rows but {found.difference.rows_apart:,}."
     if found.waiting:
-        yield file.waiting_line(found.waiting)
+        yield file.waiting_line(found.waiting, found.rows)
     yield _files_line([ESTIMATE], options, file)
 
 

@@ -211,8 +211,7 @@ class AnswerFile:
         return "".join([head, *lines])
 
     def _write_tasks(self, rows: SavedRows) -> None:
-        seen = {label for label in rows.labels if label is not None}
-        labels = dict.fromkeys([*(rows.label_set or sorted(seen)), NO_LABEL])
+        labels = dict.fromkeys([*_labels_to_choose(rows), NO_LABEL])
         texts = self.texts_of(list(self.answers), rows)
         tasks = []
         for place in self.answers:
@@ -232,16 +231,23 @@ class AnswerFile:
     def _is_of_tasks(self) -> bool:
         return self.path.suffix.lower() == TASKS
 
-    def waiting_line(self, n: int) -> str:
-        """Return the line that says how a person answers the `n` rows that wait."""
+    def waiting_line(self, n: int, rows: SavedRows) -> str:
+        """Return the line that says how a person answers the `n` of the rows that wait."""
         what = "write the true label of each into the column answer"
         if self._is_of_tasks:
             what = (
                 f"import it into a Label Studio project with the labelling config {self.config}, save its export "
                 "(JSON) under the same name"
             )
-        rows = counted(n, "row waits", "rows wait")
-        return f"{rows} in {self.path}: {what}, and run the same command again."
+        waiting = counted(n, "row waits", "rows wait")
+        line = f"{waiting} in {self.path}: {what}, and run the same command again."
+        if self._is_of_tasks and isinstance(rows.legal_labels, CompositeLabels):
+            offered = counted(len(_labels_to_choose(rows)), "choice")
+            line += (
+                f" Answers hold several labels, and the config offers those predicted ({offered}): add others to the "
+                "project as choices, in JSON as these are."
+            )
+        return line
 
     def texts_of(self, places: list[int], rows: SavedRows) -> dict[int, str]:
         """Return the texts of the rows at `places`; those not known yet are read from the rows' file."""
@@ -716,6 +722,12 @@ def ask(answer: LabelSource, file: AnswerFile, rows: SavedRows, place: int) -> N
         )
     file.answers[place] = found
     file.write(rows)
+
+
+def _labels_to_choose(rows: SavedRows) -> Sequence[str]:
+    """Return the label set, or the labels that were predicted."""
+    seen = {label for label in rows.labels if label is not None}
+    return rows.label_set or sorted(seen)
 
 
 def _labelling_config(labels: Sequence[str]) -> str:
