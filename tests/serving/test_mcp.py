@@ -168,6 +168,25 @@ def test_a_failed_call_is_an_answer(pets: tuple[Tuned, Classifier]) -> None:
     assert "secret" not in str(results)
 
 
+def test_failed_calls_are_logged(pets: tuple[Tuned, Classifier], caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the failed calls by status, and of an error its status, but no message of the provider."""
+
+    async def ask(client: Client) -> Any:
+        await client.call_tool("classify", {"text": "meows"})
+        await client.call_tool("classify_many", {"texts": ["purrs", "barks"]})
+        await client.call_tool("classify_many", {"texts": ["purrs", "meows"]})
+
+    in_process(*pets, ask)
+    logged = [vars(record)["fields"] for record in caplog.records if record.name == "calibrant.service"]
+    refused, *failed = logged
+    assert (refused["error"], refused["provider"], refused["status"]) == ("ProviderError", "p", 401)
+    assert failed == [
+        {"texts": 2, "failures": {"no status": 1}},
+        {"texts": 2, "failures": {"401": 1}},
+    ]
+    assert "secret" not in str(logged)
+
+
 def test_a_wrong_key_is_an_error_without_it(pets: tuple[Tuned, Classifier]) -> None:
     """What every call would meet is told as an error of the tool, without the provider's message."""
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final, Literal
 
 from fastapi import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic_core import from_json
 
+from calibrant.core._errors import CalibrantError
 from calibrant.core._prediction import JsonObject, Outcome, Part, Prediction
 from calibrant.core._reported import counted
 from calibrant.heads._tuned import Decision, Tuned
@@ -165,6 +167,23 @@ def parse_request(body: bytes, most_texts: int) -> list[str]:
             422, f"Expected at most {counted(most_texts, 'text')}, got {len(texts):,}: send several requests."
         )
     return texts
+
+
+def error_fields(error: CalibrantError) -> JsonObject:
+    """Return an error's fields for the log, without its message, which may quote a text."""
+    details = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
+    return {"error": type(error).__name__, **details}
+
+
+def failures_by_status(predictions: Iterable[Prediction]) -> dict[str, int]:
+    """Return the number of failed calls by status: the provider's words may quote the text."""
+    failed = [found for found in predictions if found.outcome is Outcome.ERROR]
+    return dict(Counter(status_text(found.status) for found in failed))
+
+
+def status_text(status: int | None) -> str:
+    """Return the status of a failed call as a word of the log."""
+    return str(status or "no status")
 
 
 class ModelWatch:

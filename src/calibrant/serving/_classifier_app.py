@@ -40,8 +40,11 @@ from calibrant.serving._answers import (
     ModelWatch,
     Refusal,
     answer_record,
+    error_fields,
+    failures_by_status,
     parse_request,
     request_schema,
+    status_text,
 )
 from calibrant.serving._metrics import ServiceMetrics
 from calibrant.serving._questions import Questions
@@ -423,7 +426,7 @@ class _Service:
 
     def _note_failed_call(self, retried: Counter[str], error: ProviderError) -> None:
         """Count a failed call; end the waits of all requests if none can end in time."""
-        retried[_status_text(error.status)] += 1
+        retried[status_text(error.status)] += 1
         if error.connection_refused:
             self._readiness.note_refused_connection()
         if self._is_wait_futile:
@@ -544,9 +547,8 @@ class _Service:
 
     def _error_fields(self, error: CalibrantError) -> JsonObject:
         """Return an error's fields for the log; its message only if texts may be logged."""
-        details = {name: getattr(error, name, None) for name in ("provider", "status", "hint")}
         words = str(error) if self._settings.log_texts else None
-        return {"error": type(error).__name__, **details, "words": words}
+        return {**error_fields(error), "words": words}
 
     def _counted(
         self, request: Request, rows: Sequence[tuple[Predictor, str]], predictions: Sequence[Prediction]
@@ -571,10 +573,9 @@ class _Service:
             self._model_watch.look_at(own)
         self._call_back(own)
         request.state.log_fields |= {"texts": len(rows), "outcomes": dict(outcomes), "review": review}
-        # By status: the provider's words may quote the text.
-        failures = Counter(_status_text(found.status) for found in predictions if not _is_answered(found))
+        failures = failures_by_status(predictions)
         if failures:
-            request.state.log_fields["failures"] = dict(failures)
+            request.state.log_fields["failures"] = failures
         if self._settings.log_texts:
             request.state.log_fields["rows"] = [
                 {
@@ -736,10 +737,6 @@ class _Watch:
             timing = {"id": number, "path": path, "status": status, "seconds": round(seconds, 6)}
             told = {name: value for name, value in fields.items() if name != "retried" or value}
             _LOG.info("request", extra={"fields": {**timing, **told}})
-
-
-def _status_text(status: int | None) -> str:
-    return str(status or "no status")
 
 
 def _is_answered(prediction: Prediction) -> bool:

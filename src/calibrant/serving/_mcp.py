@@ -16,7 +16,14 @@ from calibrant.core._predictor import Predictor
 from calibrant.core._reported import listed
 from calibrant.heads._tuned import Tuned
 from calibrant.inference._base import ask_async
-from calibrant.serving._answers import Answer, Answers, ModelWatch, answer_record
+from calibrant.serving._answers import (
+    Answer,
+    Answers,
+    ModelWatch,
+    answer_record,
+    error_fields,
+    failures_by_status,
+)
 
 _LOG: Final = logging.getLogger("calibrant.service")
 _MOST_TEXTS: Final = 128
@@ -76,10 +83,14 @@ def create_mcp_server(tuned: Tuned, classifier: Predictor) -> MCPServer:
             predictions = await ask_async(classifier, [classifier.query(text) for text in texts])
         except CalibrantError as error:
             # A provider's message may name internal addresses.
-            _LOG.warning("A call of the model failed", extra={"fields": {"error": type(error).__name__}})
+            _LOG.warning("A call of the model failed", extra={"fields": error_fields(error)})
             raise ToolError("A call of the model failed: ask again later.") from error
         decisions = tuned.decide_many(predictions)
         model_watch.look_at(predictions)
+        failures = failures_by_status(predictions)
+        if failures:
+            fields = {"texts": len(texts), "failures": failures}
+            _LOG.warning("Calls of the model failed", extra={"fields": fields})
         pairs = zip(predictions, decisions, strict=True)
         return [Answer.model_validate(answer_record(*pair)) for pair in pairs]
 
