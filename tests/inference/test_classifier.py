@@ -480,6 +480,16 @@ def test_program_ends_without_close(way: str) -> None:
     assert "Unclosed" not in ended.stderr
 
 
+def test_a_key_within_the_name_of_the_model_leaves_it_whole() -> None:
+    """The model that was asked is recorded under its name, though a key of a local server is a part of it."""
+    with FaultServer(LABELS) as server:
+        options = {"api_base": server.api_base, "api_key": "fake"}
+        with Classifier(
+            model="openai/gpt-fake", labels=LABELS, field="category", options=options
+        ) as classifier:
+            assert classifier.classify("dog").model == "gpt-fake"
+
+
 def test_pickling_says_what_to_send_instead() -> None:
     """A classifier is not pickled, as it holds connections, and the error names what can be; copies work."""
     with FaultServer(LABELS) as server:

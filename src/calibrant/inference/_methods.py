@@ -457,7 +457,8 @@ class Method(ABC):
         ProviderError
             The model could not be asked.
         """
-        return _without_echoes(await self.answer(self.request(query)), self.traits.hidden)
+        answered = await self.answer(self.request(query))
+        return _without_echoes(answered, self.traits.hidden, asked=self.client.name)
 
     @abstractmethod
     async def answer(self, request: CompletionRequest) -> Prediction:
@@ -506,13 +507,15 @@ class Method(ABC):
         """Return the settings that can change a prediction, as JSON values for cache keys."""
 
 
-def _without_echoes(prediction: Prediction, hidden: Callable[[str], str] | None) -> Prediction:
-    """Return a prediction without echoed client secrets; label and evidence stay."""
+def _without_echoes(prediction: Prediction, hidden: Callable[[str], str] | None, *, asked: str) -> Prediction:
+    """Return a prediction without echoed client secrets; label, evidence and the model that was asked stay."""
     if hidden is None:
         return prediction
     reason = prediction.reason and hidden(prediction.reason)
     text = prediction.text and hidden(prediction.text)
-    model = prediction.model and hidden(prediction.model)
+    model = prediction.model
+    if model and model not in asked:  # a short key may be a part of the name, which is no secret
+        model = hidden(model)
     if (reason, text, model) == (prediction.reason, prediction.text, prediction.model):
         return prediction
     return replace(prediction, reason=reason, text=text, model=model)
