@@ -501,6 +501,22 @@ def test_an_answer_that_cannot_be_written_is_not_confirmed(source: Path) -> None
         assert review.answers() == {0: "dog"}
 
 
+def test_a_promise_that_cannot_be_written_is_an_error(source: Path, serve: Serve) -> None:
+    """The page is told which file cannot be written and why, and goes on once it can be."""
+    decisions = source.with_name("decisions.csv")
+    with Review.opened(source) as review:
+        review.certify(target=0.5, budget=30)
+        visitor = Visitor(Address(serve(create_review_app(review, token=TOKEN)).port).url)
+        review.decide(visitor.ask("/api/promise").json["wanted"][0], "cat")
+        decisions.mkdir()
+        refused = visitor.ask("/api/promise")
+        assert refused.status == 500
+        assert f"{decisions}: cannot be written" in refused.json["error"]
+        decisions.rmdir()
+        assert visitor.ask("/api/promise").json["used"] == 1
+        assert decisions.is_file()
+
+
 def test_errors_of_the_review_are_sentences(visitor: Visitor, source: Path) -> None:
     """What goes wrong inside is told to the page without a trace."""
     source.write_text("not JSON\n")

@@ -444,6 +444,11 @@ class AskedRows:
         """Write ``certificate.json``, and ``decisions.csv`` with one line a row: accepted, answered or review.
 
         For recall a row is flagged, answered or left out. Rows without a predicted label are in review.
+
+        Raises
+        ------
+        StateError
+            A file cannot be written.
         """
         make_folder(out)
         accepted = set(self.places[self.certificate.accepted].tolist())
@@ -463,7 +468,8 @@ class AskedRows:
             if answer in (None, NO_LABEL):
                 label = self.rows.labels[place]
             lines.append(csv_line((int(self.rows.index[place]), label, shown, decision)))
-        write_atomically(out / DECIDED, "".join(lines))
+        with while_writing(out / DECIDED):
+            write_atomically(out / DECIDED, "".join(lines))
         write_json(out / CERTIFICATE, self.to_record())
 
 
