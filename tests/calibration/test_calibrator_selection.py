@@ -61,6 +61,19 @@ def test_a_flexible_curve_must_beat_a_simple_one_by_more_than_chance() -> None:
     assert select_calibrator(p, bent).name == "isotonic"
 
 
+def test_copies_of_a_text_judge_no_curve_that_they_taught() -> None:
+    """Of 60 texts that come five times each, an honest confidence is left alone; without names a curve is taken."""
+    rng = np.random.default_rng(1)
+    p = np.repeat(rng.uniform(0.5, 1.0, 60), 5)
+    y = np.repeat(rng.random(60) < p[::5], 5).astype(int)
+    texts = [f"Text {place // 5}" if place % 2 else f"text  {place // 5} " for place in range(300)]
+    assert select_calibrator(p, y).name == "isotonic"
+    found = select_calibrator(p, y, ids=texts)
+    assert found.name == "none"
+    one_each = select_calibrator(p[::5], y[::5], ids=range(60))
+    assert found.brier["none"] == pytest.approx(one_each.brier["none"])
+
+
 def test_folds_come_from_the_generator() -> None:
     """Equal seeds give equal scores, and a seed equals its generator."""
     p, y = calibrated(200)

@@ -244,6 +244,16 @@ def test_the_macro_f1_interval_holds_its_level(write_run: WriteRun) -> None:
     assert held >= 52
 
 
+def test_the_macro_f1_interval_of_many_labels_holds_its_estimate(write_run: WriteRun) -> None:
+    """With two rows a label, labels that a resample lacks do not lower the interval below the value itself."""
+    names = [f"label{n}" for n in range(60)]
+    rows = [row(f"{n}", names[n % 60], names[(n + (n % 9 == 0)) % 60], 0.9) for n in range(120)]
+    _, page = page_of(write_run(rows))
+    _, value, interval = next(cells for cells in page.table("what", "value") if cells[0] == "macro F1")[:3]
+    lower, upper = map(float, interval.split(" to "))
+    assert lower < float(value) < upper
+
+
 def test_the_confusion_table_counts_answered_rows(write_run: WriteRun) -> None:
     """The confusion table counts answered rows; its last column counts rows without a label."""
     _, page = page_of(write_run())

@@ -274,8 +274,8 @@ class PlattCalibrator(ConfidenceCalibrator):
     ``sigmoid(a z + b)`` with ``z = ln(q / (1 - q))``, q the confidence clipped to [1e-6, 1 - 1e-6], a and b
     of greatest likelihood for Platt's smoothed targets: ``(r + 1) / (r + 2)`` instead of 1 for each of r right
     rows, ``1 / (w + 2)`` instead of 0 for each of w wrong ones. So a few separable rows do not yield
-    certainty. A good choice for few rows. Where all confidences are equal, a is 0 and the prediction the
-    mean target.
+    certainty. A good choice for few rows. Where all confidences are equal, or wrong rows are the surer ones,
+    a is 0 and the prediction the mean target.
 
     Attributes
     ----------
@@ -311,6 +311,9 @@ class PlattCalibrator(ConfidenceCalibrator):
         centre = float(z.mean())
         scale = float(z.std())
         slope, intercept = _logistic_fit((z - centre) / scale, t)
+        if slope < 0.0:  # which would turn the order of answers round, by chance or not
+            slope = 0.0
+            intercept = float(_log_odds(t.mean(keepdims=True))[0])
         self.slope_ = slope / scale
         self.intercept_ = intercept - self.slope_ * centre
 
@@ -643,7 +646,8 @@ def select_calibrator(
     held-out rows is lower by more than the standard error of the difference, paired over rows. A
     flexible curve that is better by chance only does harm on new rows. Folds are drawn at random within
     right and wrong rows; where fewer than five are right, or wrong, there are as many folds, and
-    below two nothing is done.
+    below two nothing is done. Rows with equal `ids`, such as copies of a text, are in one fold, and
+    count as one in the standard error.
 
     Parameters
     ----------
@@ -655,7 +659,8 @@ def select_calibrator(
         Predicted labels. With them, every method is also tried with one calibrator per label
         (`PerLabelCalibrator`), if any label has rows enough.
     ids : sequence of length n, optional
-        Names of the rows, kept as digests; see `ConfidenceCalibrator.fit`.
+        Names or texts of the rows, kept as digests; see `ConfidenceCalibrator.fit`. Texts that differ in case or
+        white space alone are equal.
     rng : numpy Generator, int or None, default None
         Draws the folds: a source of randomness or its seed; None is seed 0, so that equal calls
         agree.
@@ -678,13 +683,14 @@ def select_calibrator(
     names = None
     if predicted is not None:
         names = _checked_labels(predicted, len(p))
-    right = int(y.sum())
-    n_folds = min(_FOLDS, right, len(y) - right)
+    groups, first = _groups(ids, len(p))
+    right = int(y[first].sum())
+    n_folds = min(_FOLDS, right, len(first) - right)
     makers: dict[str, Callable[[], ConfidenceCalibrator]] = {"none": IdentityCalibrator}
     losses = {"none": (p - y) ** 2}
     reason = ""
     if n_folds < 2:
-        few = f"{right} of {len(y)} rows are right"
+        few = f"{int(y.sum())} of {len(y)} rows are right"
         reason = f"None: {few}; a calibrator is judged on at least 2 right and 2 wrong rows."
     else:
         methods = get_args(CalibratorMethod)
@@ -692,13 +698,15 @@ def select_calibrator(
         if names is not None and _sufficient_labels(names, y):
             makers |= {f"{name} per label": partial(PerLabelCalibrator, name) for name in methods}
         generator = np.random.default_rng(0 if rng is None else rng)
-        fold = stratified_folds(y, n_folds, generator)
+        fold = stratified_folds(y[first], n_folds, generator)[groups]
         for name, make in makers.items():
             calibrated = _held_out(make, p, y, names, fold)
             losses[name] = (calibrated - y) ** 2
     chosen = "none"
+    by_group = {}
     for name, loss in losses.items():
-        if paired_gain(losses[chosen], loss).helps:
+        by_group[name] = np.bincount(groups, weights=loss) * len(first) / len(p)
+        if paired_gain(by_group[chosen], by_group[name]).helps:
             chosen = name
     predicted = None if names is None else names.tolist()
     calibrator = makers[chosen]()
@@ -706,8 +714,26 @@ def select_calibrator(
         calibrator=calibrator.fit(p, y, predicted=predicted, ids=ids),
         name=chosen,
         brier={name: float(loss.mean()) for name, loss in losses.items()},
-        reason=reason or _reason(chosen, losses),
+        reason=reason or _reason(chosen, by_group, len(p)),
     )
+
+
+def _groups(ids: Sequence[object] | None, n: int) -> tuple[IndexArray, IndexArray]:
+    """Return the number of each row's group, of rows with equal ids, and the place of each group's first row."""
+    if ids is None:
+        return np.arange(n), np.arange(n)
+    numbers: dict[object, int] = {}
+    first = []
+    groups = []
+    for place, name in enumerate(ids):
+        key = repr(name)
+        if isinstance(name, str):
+            key = " ".join(name.split()).casefold()
+        if key not in numbers:
+            numbers[key] = len(numbers)
+            first.append(place)
+        groups.append(numbers[key])
+    return np.array(groups), np.array(first)
 
 
 def _sufficient_labels(names: NDArray[np.object_], y: FloatArray) -> list[str]:
@@ -740,11 +766,11 @@ def _held_out(
     return result
 
 
-def _reason(chosen: str, losses: Mapping[str, FloatArray]) -> str:
+def _reason(chosen: str, losses: Mapping[str, FloatArray], n: int) -> str:
     best = chosen
     if chosen == "none":
         best = min(losses, key=lambda name: float(losses[name].mean()))
-    rows = f"cross-validated on {len(losses['none'])} rows"
+    rows = f"cross-validated on {n} rows"
     if best == "none":
         return f"None: no candidate lowers the Brier score of {losses['none'].mean():.4f}, {rows}."
     gain = paired_gain(losses["none"], losses[best])

@@ -529,9 +529,8 @@ def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimat
     n_labels = len(pile.labels)
     predicted = np.bincount(pile.codes[pile.codes >= 0], minlength=n_labels) / n_pile
     true, hit = _true_and_hit(pile, right, predicted)
-    size = predicted + true
     # The F1 of a label that is never predicted is 0, whatever is true.
-    inverse = np.where(predicted > 0.0, 1.0 / np.maximum(size, 1.0 / n_pile), 0.0)
+    inverse = np.where(predicted > 0.0, 1.0 / np.maximum(predicted + true, 1.0 / n_pile), 0.0)
     f1 = 2.0 * hit * inverse
     value = float(f1.mean())
     # What a row adds: its true label adds to the size, and where it is predicted, to the hits. What it would add if its
@@ -555,12 +554,13 @@ def _macro_f1(pile: _LabelledPile, right: BoolArray, *, level: float) -> Estimat
     reach = max(float(np.ptp(np.concatenate([hitting, wrong]))), 1.0)
     unseen = _UNSEEN * reach**2
     ratio = (left + unseen) / (plain + unseen)
-    lower, upper = value, value
+    lower = upper = value
     if n < n_pile:
         missing = (1.0 - value) / reach
-        worth = n * (n * missing * (1.0 - missing) + _UNSEEN) / (left / reach**2 + _UNSEEN)
-        n_alike = _of_a_large_pile(worth, n, n_pile)
-        least, most = wilson_limits(missing * n_alike, n_alike, z=normal_quantile(level))
+        as_right_and_wrong = n * missing * (1.0 - missing)
+        worth = n * (as_right_and_wrong + _UNSEEN) / (left / reach**2 + _UNSEEN)
+        size = _of_a_large_pile(worth, n, n_pile)
+        least, most = wilson_limits(missing * size, size, z=normal_quantile(level))
         lower = max(1.0 - reach * most, 0.0)
         upper = 1.0 - reach * least
     return Estimate(

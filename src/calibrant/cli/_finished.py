@@ -27,7 +27,7 @@ from calibrant.core._reported import counted
 from calibrant.core._task import Task
 from calibrant.evaluation._figures import LABELS_ANSWERED, figure_warnings
 from calibrant.evaluation._looks import CertificateRequest
-from calibrant.metrics._remarks import confidence_remarks, zero_width_remark
+from calibrant.metrics._remarks import confidence_remarks
 from calibrant.runs._directory import METRICS, RESULT, unfinished
 from calibrant.runs._rows import SavedRows
 from calibrant.tuned._folder import refuse_taken, save
@@ -158,9 +158,6 @@ def _calibration_lines(found: CalibrationResult) -> Iterator[str]:
             ["Brier score", *map(with_interval, briers)],
         ]
     )
-    remark = zero_width_remark(*errors, *briers)
-    if remark:
-        yield f"An interval has {remark}."
     difference = with_interval(held_out.brier_difference, "+.4f")
     yield f"Brier score, calibrated minus as given: {difference}; below 0 is better"
     if held_out.brier_difference.lower > 0.0:

@@ -402,8 +402,11 @@ class Classifier(BasePredictor):
         if self.head is None or not self.head.uses_features:
             return {}
         rows = Runner(journal=journal).rows(self._method, map(self.query, texts))
-        known = ((text, row.stored) for text, row in zip(texts, rows, strict=True))
-        return {text: one.features for text, one in known if one is not None and one.features is not None}
+        found = {}
+        for text, row in zip(texts, rows, strict=True):
+            if row.stored is not None and row.stored.features is not None:
+                found[text] = row.stored.features
+        return found
 
     def with_prompt(self, prompt: str, *, user_template: str | None = None) -> Self:
         """Return a copy with another prompt and without a head; client and journal are shared.

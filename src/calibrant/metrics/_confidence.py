@@ -411,8 +411,8 @@ def _rank_variance(right: FloatArray, wrong: FloatArray) -> float:
         # Of each row, the share of the others that it outranks; ties count one half.
         below = np.searchsorted(placed, own, side="left")
         not_above = np.searchsorted(placed, own, side="right")
-        shares = (below + not_above) / (2.0 * len(other))
         if len(own) > 1:
+            shares = (below + not_above) / (2.0 * len(other))
             variance += float(shares.var(ddof=1)) / len(own)
     return variance
 

@@ -142,7 +142,8 @@ def mean_interval(values: FloatArray, counts: IntegerArray, level: float = 0.95)
     unseen = _UNSEEN / n
     size = float(n)
     if variance > 1e-12:
-        size *= max(1.0, (mean * (1.0 - mean) + unseen) / (variance + unseen))
+        as_right_and_wrong = mean * (1.0 - mean)
+        size *= max(1.0, (as_right_and_wrong + unseen) / (variance + unseen))
     lower, upper = wilson_limits(mean * size, size, z=normal_quantile(level))
     return Interval(lower=lower, upper=upper, level=level, estimate=mean)
 

@@ -224,7 +224,7 @@ def _share(name: str, right: int, n: int, of: str) -> StructureFigure:
 
 
 def _macro_f1(table: ClassificationSummary | None) -> StructureFigure:
-    """Return macro F1 with its bootstrap interval over rows."""
+    """Return macro F1 with its bootstrap interval over rows, in which a label that a draw lacks is no mistake."""
     if table is None:
         return StructureFigure("macro F1", "0 answered rows", None)
     cells = np.hstack([table.confusion, table.other[:, None]])
@@ -241,11 +241,28 @@ def _macro_f1(table: ClassificationSummary | None) -> StructureFigure:
             given[:, column] += counts[:, cell]
         if row == column:
             hits[:, row] += counts[:, cell]
-    f1 = (2 * hits / np.maximum(truth + given, 1)).mean(axis=1)
-    lower, upper = np.quantile(f1, [0.025, 0.975])
-    interval = Interval(lower=float(lower), upper=float(upper), level=0.95, estimate=table.macro_f1)
+    # Draws have a lower F1 than the rows, as a label with few rows loses some: what they lose is given back.
+    own = cells[:, :size]
+    of_rows = _mean_f1(own.diagonal(), cells.sum(axis=1) + own.sum(axis=0))
+    f1 = _mean_f1(hits, truth + given)
+    lost = of_rows - f1.mean()
+    lower, upper = np.quantile(f1, [0.025, 0.975]) + lost
+    interval = Interval(
+        lower=max(0.0, min(float(lower), table.macro_f1)),
+        upper=min(1.0, max(float(upper), table.macro_f1)),
+        level=0.95,
+        estimate=table.macro_f1,
+    )
     about = f"{counted(size, 'label')}, {counted(table.n, 'answered row')}"
     return StructureFigure("macro F1", about, table.macro_f1, interval)
+
+
+def _mean_f1(hits: NDArray[Any], sizes: NDArray[Any]) -> FloatArray:
+    """Return the mean F1 of the labels that occur, of true, given and right counts along the last axis."""
+    f1 = 2 * hits / np.maximum(sizes, 1)
+    n_labels = (sizes > 0).sum(axis=-1)
+    found: FloatArray = f1.sum(axis=-1) / n_labels
+    return found
 
 
 def confusion(rows: PromptRows) -> ClassificationSummary | None:

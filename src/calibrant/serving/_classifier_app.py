@@ -436,8 +436,10 @@ class _Service:
     @property
     def _is_wait_futile(self) -> bool:
         """True if no model can be asked before a request's deadline: nothing listens, or providers want no call."""
+        if self._readiness.is_unreachable:
+            return True
         pauses = [gate.pause_seconds for gate in self._predictor.gates]
-        return self._readiness.is_unreachable or min(pauses, default=0.0) > self._settings.deadline_seconds
+        return min(pauses, default=0.0) > self._settings.deadline_seconds
 
     def _retry_after(self) -> dict[str, str]:
         """Return the header that says when to ask again: after the pauses that providers want, or a second."""
