@@ -443,18 +443,21 @@ class RepeatedTexts:
 class SeenTexts:
     """Texts that came so far, as hashes; those of a hundred thousand texts are remembered."""
 
-    _seen: set[tuple[str, int]] = field(default_factory=set)
+    _seen: set[tuple[str, int | None]] = field(default_factory=set)
 
     def add(self, text: int | None, sketch: HalfArray | None) -> bool:
-        """Remember a text by its hash and by what a head reads of it; return True if neither came before."""
-        found = set()
-        if text is not None:
-            found.add(("text", text))
-        if sketch is not None:
-            found.add(("sketch", hash(sketch.tobytes())))
-        is_new = self._seen.isdisjoint(found)
+        """Remember a text by its hash, or else by what a head reads of it; return True if it did not come before.
+
+        All texts without a word that a head knows are one to it: where the hash is known, that alone counts.
+        """
+        found = ("text", text)
+        if text is None:
+            if sketch is None:
+                return True
+            found = ("sketch", hash(sketch.tobytes()))
+        is_new = found not in self._seen
         if len(self._seen) < _REMEMBERED:
-            self._seen |= found
+            self._seen.add(found)
         return is_new
 
 

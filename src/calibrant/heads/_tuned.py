@@ -148,7 +148,7 @@ class PredictionHistory(Section):
         Digests, divided by blanks, of these rows and of those that prompt, demonstrations or head owe something to: a
         promise on fresh rows is none on these.
     different : PredictionHistory or None, default None
-        Of equal texts, and of texts that are one to a head, the first ones alone; None where all texts differ.
+        Of equal texts the first ones alone; None where all texts differ.
 
     Examples
     --------

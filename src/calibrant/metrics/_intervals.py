@@ -132,7 +132,7 @@ def mean_interval(values: FloatArray, counts: IntegerArray, level: float = 0.95)
     >>> from calibrant.metrics import mean_interval
     >>> interval = mean_interval(np.array([0.0, 0.5, 1.0]), np.array([10, 20, 70]))  # 70 rows are all right
     >>> interval.estimate, round(interval.lower, 3), round(interval.upper, 3)
-    (0.8, 0.728, 0.857)
+    (0.8, 0.727, 0.857)
     """
     n = int(counts.sum())
     if n == 0:
