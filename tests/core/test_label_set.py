@@ -42,6 +42,8 @@ def test_canonical_ignores_case_and_space() -> None:
     labels = LabelSet(["Gas & Oil", "ÉTÉ"])
     assert labels.canonical("  gas & OIL\n") == "Gas & Oil"
     assert labels.canonical("été") == "ÉTÉ"
+    assert labels.canonical("e\u0301te\u0301") == "ÉTÉ"  # accents as characters of their own
+    assert labels.canonical("Gas  &\u00a0Oil") == "Gas & Oil"
     assert labels.canonical("Gas") is None
     assert labels.canonical("") is None
 

@@ -308,7 +308,7 @@ def test_prices_among_the_options_are_counted(server: DecisionServer) -> None:
     ("given", "message"),
     [
         ({"labels": [f"label {number}" for number in range(256)]}, "at most 255 labels"),
-        ({"labels": ["blue whale", "Blue  Whale"]}, "equal up to case and white space"),
+        ({"labels": ["blue whale", "Blue  Whale"]}, "equal up to case and spaces"),
         ({"labels": ["cat", " "]}, "to hold text"),
         ({"options": {"api_base": "http://127.0.0.1:9", "temperature": 1}}, "temperature"),
         ({"scoring": "sampled"}, "Expected no scoring for systemone/.*got 'sampled': leave it out"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,8 +25,10 @@ _BULLET: Final = "- "
 
 
 def normalise_label(text: str) -> str:
-    """Return `text` stripped and case-folded, for comparing labels."""
-    return text.strip().casefold()
+    """Return `text` as it is compared with others: without regard to case, white space and the form of accents."""
+    if not text.isascii():  # some programs write an accented letter as one character, and others as two
+        text = unicodedata.normalize("NFC", text)
+    return " ".join(text.split()).casefold()
 
 
 def label_text(value: object) -> object:

@@ -304,7 +304,6 @@ def _question(labels: LabelSet, name: str) -> DecisionQuestion:
             f"Expected at most {_MOST_OPTIONS} labels for a decision model, got {len(options)}: ask a chat model, or "
             "decide between groups of labels first."
         )
-    _refuse_equal(options.labels)
     words = {label.strip().casefold(): label for label in options}
     negative = next((no for no, yes in YES_NO if words.keys() == {no, yes}), None)
     if negative is not None:
@@ -351,18 +350,6 @@ def _label_of(labels: LabelSet, part: str, option: str) -> str:
     if labels.is_set:
         return part if option == YES else ""
     return f"{part}={option}" if labels.holds_several else option
-
-
-def _refuse_equal(labels: Sequence[str]) -> None:
-    """Check that labels differ by more than white space inside them, which servers collapse."""
-    seen: dict[str, str] = {}
-    for label in labels:
-        other = seen.setdefault(" ".join(label.casefold().split()), label)
-        if other != label:
-            raise ConfigurationError(
-                f"Expected labels that a decision model tells apart, got {other!r} and {label!r}, equal up to case "
-                "and white space: rename one of them."
-            )
 
 
 def _content(request: CompletionRequest, role: str) -> str:
