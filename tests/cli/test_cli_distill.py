@@ -124,6 +124,8 @@ def test_label_and_classify_take_the_student(tmp_path: Path) -> None:
     )
     said = done(command("label")(tmp_path / "student", texts, "--out", tmp_path / "labelled")).stdout
     assert "\n0 calls, 2 rows without a call, 0 + 0 tokens, at no cost; 2 rows in " in said
+    metrics = json.loads((tmp_path / "labelled" / "metrics.json").read_text())
+    assert (metrics["calls"], metrics["rows_from_cache"], metrics["answered"]) == (0, 2, 2)
     labelled = (tmp_path / "labelled" / "labels.jsonl").read_text()
     assert [line.count('"label": "cat"') for line in labelled.splitlines()] == [1, 0]
     assert "dog" in done(command("classify")(tmp_path / "student", "--text", "it barks snow sand")).stdout
@@ -181,6 +183,10 @@ def test_the_run_of_a_plan_holds_its_student(
     assert "\n1 call, 2 rows without a call, " in said, "an answer of the student is no call"
     (total,) = (line.split() for line in said.splitlines() if line.startswith("all models"))
     assert total[-2] == "1"
+    record = json.loads((out / "metrics.json").read_text())
+    assert (record["calls"], record["rows_from_cache"]) == (1, 2)
+    known = ("run", tmp_path / "plan.json", *members, "--file", texts, "--out", tmp_path / "known")
+    assert "\n0 calls, 3 rows without a call, " in done(command("cascade")(*known)).stdout
     before = [(row["label"], row["confidence"], row["model"]) for row in lasting_rows(out)]
     shutil.rmtree(student)
     if then == "another":

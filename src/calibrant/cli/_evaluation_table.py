@@ -16,7 +16,6 @@ from calibrant.core._labels import LabelSet
 from calibrant.core._prediction import HalfArray, Usage
 from calibrant.core._reported import counted
 from calibrant.core._task import Task
-from calibrant.inference._models import STUDENT
 from calibrant.metrics._intervals import wilson_interval
 from calibrant.metrics._remarks import confidence_remarks, dollars
 from calibrant.runs._directory import CALIBRATION
@@ -154,6 +153,7 @@ def effort_line(result: evaluation.EvaluationResult, *, is_free: bool) -> str:
     if is_free:
         cost = ", at no cost"
     elif metrics.unpriced_rows:
+        cost = cost if metrics.cost else ""  # of students and models that run here, which tell no price
         cost += f", {counted(metrics.unpriced_rows, 'row')} without a known price"
     speed = ""
     if metrics.session_rows:
@@ -164,22 +164,12 @@ def effort_line(result: evaluation.EvaluationResult, *, is_free: bool) -> str:
         speed = "; every row was there already, nothing was asked now"
     vectors = metrics.vectors if meter is None else meter.vectors
     cost += "" if vectors == Usage() else f", and {vectors_text(vectors)}"
-    calls, without = metrics.calls, metrics.rows_from_cache
-    if metrics.cascade is not None:
-        calls -= _student_calls(metrics.cascade)
-        asked = [model.asked for model in metrics.cascade.models if not model.model.startswith(STUDENT)]
-        without += metrics.cascade.rows - max(asked, default=0)
-    elif any(name.startswith(STUDENT) for name in metrics.models):
-        calls, without = 0, metrics.answered  # by a student, which is no call
+    calls = metrics.calls
     tokens = f"{metrics.prompt_tokens:,} + {metrics.completion_tokens:,} tokens"
     if calls > 0 and not is_free and metrics.prompt_tokens + metrics.completion_tokens == 0:
         tokens = "no tokens reported"
-    return f"{counted(calls, 'call')}, {counted(without, 'row')} without a call, {tokens}{cost}{speed}"
-
-
-def _student_calls(found: CascadeMetrics) -> int:
-    """Return the number of answers of students that were counted as calls."""
-    return sum(model.calls for model in found.models if model.model.startswith(STUDENT))
+    without = counted(metrics.rows_from_cache, "row")
+    return f"{counted(calls, 'call')}, {without} without a call, {tokens}{cost}{speed}"
 
 
 def _cascade_lines(found: CascadeMetrics) -> list[str]:
@@ -201,13 +191,12 @@ def _cascade_lines(found: CascadeMetrics) -> list[str]:
     table = [_CASCADE_HEAD]
     troubles = []
     for model in found.models:
-        calls = 0 if model.model.startswith(STUDENT) else model.calls
-        table.append(cells(model.model, model.asked, model, calls))
+        table.append(cells(model.model, model.asked, model, model.calls))
         if model.no_evidence:
             troubles.append(f"{model.model}: {model.no_evidence:,} without evidence")
         if model.failed:
             troubles.append(f"{model.model}: {model.failed:,} failed")
-    table.append(cells("all models", rows, found, found.calls - _student_calls(found)))
+    table.append(cells("all models", rows, found, found.calls))
     lines = [*aligned(table), f"escalated: {_share(found.escalated, rows)} of the rows"]
     if found.unaccepted_accuracy is not None:
         lines.append(

@@ -570,6 +570,8 @@ class DecisionResponse:
         Tokens and cost of the call.
     model : str or None
         The model that really answered.
+    calls : int, default 1
+        Calls of a model that it took; 0 from what answers without one.
 
     Examples
     --------
@@ -580,6 +582,7 @@ class DecisionResponse:
     answers: tuple[DecisionAnswer | None, ...]
     usage: Usage = Usage()
     model: str | None = None
+    calls: int = 1
 
 
 @runtime_checkable

@@ -139,7 +139,7 @@ class EvaluationMetrics(Recorded):
     calls : int
         Calls made for these rows, as `Prediction.attempts` counts them.
     rows_from_cache : int
-        Rows whose answer was known already, or asked for by an equal row, so that no call was made.
+        Rows without a call: their answer was known already, asked for by an equal row, or that of a student.
     prompt_tokens, completion_tokens : int
         Tokens paid for.
     cost : float or None

@@ -134,7 +134,8 @@ class Deciding(Method):
             decide, provider=client.name, request=request, paid=paid
         )
         usage = sum(paid, Usage())
-        effort: dict[str, Any] = {"usage": usage, "model": decision.model, "attempts": attempts}
+        calls = attempts - 1 + decision.calls
+        effort: dict[str, Any] = {"usage": usage, "model": decision.model, "attempts": calls}
         found: list[Content | None] = []
         for part, answer, shares in zip(self._parts, decision.answers, probabilities, strict=True):
             if answer is None or shares is None:

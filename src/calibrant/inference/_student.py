@@ -156,7 +156,7 @@ class StudentClient:
         texts.append(text)
         shares = dict(zip(self._head.labels, (await asyncio.shield(task))[place], strict=True))
         answer = DecisionAnswer(probabilities=tuple(map(shares.__getitem__, options)))
-        return DecisionResponse(answers=(answer,), model=self.name)
+        return DecisionResponse(answers=(answer,), model=self.name, calls=0)
 
     async def _answered(self, texts: list[str]) -> list[list[float]]:
         """Return the probabilities of the labels of texts, those that came before this task began."""
