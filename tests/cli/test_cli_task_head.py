@@ -58,6 +58,14 @@ def labels_of(task: Path, *options: object) -> list[str]:
 # --- calibrate --head ---------------------------------------------------------------------------
 
 
+def test_rows_that_taught_a_head_are_warned_of(with_head: Path, tmp_path: Path) -> None:
+    """An evaluation of a task with a head says that the head knows its rows, and says nothing of other rows."""
+    words = ("evaluate", with_head, "--no-cache", "--out")
+    known = done(run(*words, tmp_path / "known", "--split", "train"))
+    assert "head.json knows 100% of these rows: it learned from them" in " ".join(known.stderr.split())
+    assert "of these rows" not in done(run(*words, tmp_path / "other", "--split", "test")).stderr
+
+
 def test_calibrate_says_what_a_head_adds(evaluated: Path, tmp_path: Path) -> None:
     """The output names the head's kind, accuracy before and after, and the lines for the task file."""
     result = done(run("calibrate", evaluated, "--head", "--out", tmp_path / "out"))

@@ -72,6 +72,8 @@ def _evaluate(source: Source, options: Evaluate, gates: Mapping[str, float]) -> 
         warn_of_known_rows(rows, source.tuned.place, source.tuned.known_texts)
     elif options.run is not None and (options.file is not None or options.split not in {None, TEST}):
         warn_of_known_rows(rows, options.run, known_texts(options.run))
+    elif options.run is None and loaded.head.file is not None:
+        warn_of_known_rows(rows, loaded.head.file, known_texts(loaded.head.file.parent))
     with contextlib.closing(source.open(limits=run_limits(loaded, options))) as opened:
         classifier = asked_as_before(opened, options.out)
         history = None

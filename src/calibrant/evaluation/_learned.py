@@ -22,7 +22,7 @@ from calibrant.calibration._thresholds import (
 )
 from calibrant.core._errors import ConfigurationError, DataError, StateError
 from calibrant.core._files import SCHEMA_VERSION, Recorded, as_record, read_run_record, write_atomically
-from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._fingerprint import NO_TEXTS, Fingerprint, TextDigests
 from calibrant.core._labels import LabelSet, normalise_label
 from calibrant.core._prediction import FloatArray, HalfArray, IndexArray, Interval, JsonObject, Outcome, Usage
 from calibrant.core._rows import Example
@@ -39,6 +39,8 @@ from calibrant.metrics._confidence import (
 from calibrant.metrics._intervals import mean_interval, paired_mean_interval, wilson_interval
 from calibrant.runs._directory import (
     CALIBRATION,
+    HEAD_TEXTS,
+    KNOWN_TEXTS,
     METRICS,
     PREDICTIONS,
     RESULT,
@@ -527,6 +529,8 @@ class LearnedHead:
         All rows, and those of them without a distribution or a true label.
     vectors : Usage
         Tokens and cost of the vectors of texts that were paid for.
+    known_texts : TextDigests
+        Digests of the texts it learned from.
     """
 
     source: str
@@ -535,6 +539,7 @@ class LearnedHead:
     rows: int
     left_out: int
     vectors: Usage = field(default_factory=Usage)
+    known_texts: TextDigests = NO_TEXTS
 
     def to_record(self) -> JsonObject:
         """Return the result as JSON values."""
@@ -549,7 +554,7 @@ class LearnedHead:
         return record | self.head.describe()
 
     def write(self, out: str | Path) -> Path:
-        """Write ``head.json`` into a directory, created if needed; return the file.
+        """Write ``head.json`` into a directory, created if needed, and digests of its texts beside it; return the file.
 
         Raises
         ------
@@ -563,6 +568,8 @@ class LearnedHead:
                 "head and would be exported with it: choose another."
             )
         make_folder(directory)
+        texts = {"schema_version": SCHEMA_VERSION, KNOWN_TEXTS: self.known_texts.to_record()}
+        write_json(directory / HEAD_TEXTS, texts)
         self.head.save(directory / "head.json", fingerprint=self.fingerprint)
         return directory / "head.json"
 
@@ -641,8 +648,7 @@ def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None
     meter = Gate()
     embedding = head_embedding(embeddings, texts, labels=labels, reports_features=False, meter=meter)
     prepare_vectors(embedding, [*texts, *read_by_fits(labels)], meter=meter)
-    rows = np.array(logprobs)
-    head = fit_head(rows, answers, labels=labels, texts=texts, embedding=embedding, rng=seed)
+    head = fit_head(np.array(logprobs), answers, labels=labels, texts=texts, embedding=embedding, rng=seed)
     return LearnedHead(
         source=str(path),
         head=timed_head(head),
@@ -650,6 +656,7 @@ def learn_head(path: str | Path, *, seed: int = 0, embeddings: Embeddings | None
         rows=len(saved),
         left_out=len(saved) - len(logprobs),
         vectors=meter.vectors,
+        known_texts=TextDigests.of(texts),
     )
 
 

@@ -30,6 +30,7 @@ _INFORMATION: Final = ("data", "calibrant")  # kept for the reader, not compared
 _SHOWN: Final = 60  # characters of a value in a message
 MANIFEST: Final = "run.json"
 KNOWN_TEXTS: Final = "known_texts"
+HEAD_TEXTS: Final = "head_texts.json"  # beside a head: which texts it learned from
 """Key of a search's manifest: digests, divided by blanks, of the texts that its prompt and head owe something to."""
 PREDICTIONS: Final = "predictions.jsonl"
 METRICS: Final = "metrics.json"

@@ -12,7 +12,7 @@ import pydantic
 
 from calibrant.assembly._sections import cascade_settings, routing_settings
 from calibrant.core._errors import ConfigurationError, StateError
-from calibrant.core._files import read_record, write_atomically
+from calibrant.core._files import read_record, read_run_record, write_atomically
 from calibrant.core._fingerprint import NO_TEXTS, Fingerprint, TextDigests, asked_text, demonstrated
 from calibrant.core._prediction import JsonObject, Record
 from calibrant.core._rows import Columns
@@ -28,6 +28,7 @@ from calibrant.inference._models import (
     task_settings,
 )
 from calibrant.runs._directory import (
+    HEAD_TEXTS,
     KNOWN_TEXTS,
     MANIFEST,
     SETTINGS,
@@ -176,7 +177,7 @@ def read_run_settings(directory: Path) -> RunSettings:
 
 
 def known_texts(directory: Path) -> TextDigests:
-    """Return digests of the texts that a run's prompt, head or student owes something to, by its own files.
+    """Return digests of the texts that a run's prompt, head or student owes something to, or a head in a folder.
 
     Raises
     ------
@@ -188,6 +189,9 @@ def known_texts(directory: Path) -> TextDigests:
         found = TextDigests.from_record(str(read_manifest(directory).get(KNOWN_TEXTS, "")))
     if (directory / SETTINGS).exists():
         found = found.union(TextDigests.from_record(read_run_settings(directory).known_texts))
+    if (directory / HEAD_TEXTS).exists():
+        record = read_run_record(directory / HEAD_TEXTS, remedy="learn the head again")
+        found = found.union(TextDigests.from_record(str(record.get(KNOWN_TEXTS, ""))))
     return found
 
 
