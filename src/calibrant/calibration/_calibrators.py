@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from calibrant.calibration._fit import SavedFit, damaged, paired_gain, read_state, stratified_folds
 from calibrant.core._errors import ConfigurationError
 from calibrant.core._fingerprint import Fingerprint
+from calibrant.core._labels import normalise_label
 from calibrant.core._prediction import FloatArray, IndexArray, Record
 from calibrant.metrics._confidence import brier_score, expected_calibration_error, log_loss
 from calibrant.metrics._validation import as_numbers, check_confidence, check_confidence_correct
@@ -728,7 +729,7 @@ def _groups(ids: Sequence[object] | None, n: int) -> tuple[IndexArray, IndexArra
     for place, name in enumerate(ids):
         key = repr(name)
         if isinstance(name, str):
-            key = " ".join(name.split()).casefold()
+            key = normalise_label(name)
         if key not in numbers:
             numbers[key] = len(numbers)
             first.append(place)

@@ -283,7 +283,7 @@ class _Seen:
     models: set[str] = field(default_factory=set)
     digest: Any = field(default_factory=hashlib.sha256)
     all_rows: _Tally = field(default_factory=_Tally)
-    different: _Tally = field(default_factory=_Tally)
+    different_texts: _Tally = field(default_factory=_Tally)
     _texts: SeenTexts = field(default_factory=SeenTexts)
 
     def add(self, predictions: Sequence[Prediction], tuned: Tuned) -> None:
@@ -299,7 +299,7 @@ class _Seen:
             if self._texts.add(prediction.text_key, sketch):
                 different.append(prediction)
         self.all_rows.add(predictions, tuned)
-        self.different.add(different, tuned)
+        self.different_texts.add(different, tuned)
 
 
 class HistoryWatch:
@@ -381,7 +381,9 @@ class HistoryWatch:
             look = self._look(history, is_whole=is_whole)
             self._found = self._drift(history, self._seen.all_rows, look=look)
             if self._found.has_drifted:
-                of_texts = self._drift(history.different or history, self._seen.different, look=look)
+                of_texts = self._drift(
+                    history.different_texts or history, self._seen.different_texts, look=look
+                )
                 if not of_texts.has_drifted:
                     self._found = of_texts
         return self._found

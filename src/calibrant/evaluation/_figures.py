@@ -98,11 +98,12 @@ def measurements_of(
         models=predictions.models,
         known_texts=TextDigests.of(predictions.inputs),
     )
-    different = _different(predictions, labels)
-    return Measurements(figures=tuple(figures), history=history.model_copy(update={"different": different}))
+    different = _history_of_texts(predictions, labels)
+    history = history.model_copy(update={"different_texts": different})
+    return Measurements(figures=tuple(figures), history=history)
 
 
-def _different(predictions: SavedRows, labels: LabelSet) -> PredictionHistory | None:
+def _history_of_texts(predictions: SavedRows, labels: LabelSet) -> PredictionHistory | None:
     """Return the distribution of the first rows of equal texts; None where all texts differ."""
     texts = SeenTexts()
     places = []

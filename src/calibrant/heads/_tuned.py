@@ -147,7 +147,7 @@ class PredictionHistory(Section):
     known_texts : str
         Digests, divided by blanks, of these rows and of those that prompt, demonstrations or head owe something to: a
         promise on fresh rows is none on these.
-    different : PredictionHistory or None, default None
+    different_texts : PredictionHistory or None, default None
         Of equal texts the first ones alone; None where all texts differ.
 
     Examples
@@ -164,7 +164,7 @@ class PredictionHistory(Section):
     sketches: Sketches | None = None
     models: tuple[str, ...] = ()
     known_texts: str = ""
-    different: PredictionHistory | None = None
+    different_texts: PredictionHistory | None = None
 
     @classmethod
     def of(
