@@ -69,8 +69,8 @@ def compare(options: Compare) -> None:
         )
     gate, loss_gate = _gates(options)
     saved = [SavedRows.load(path) for path in runs]
-    for path in runs:
-        warn_of_stand_ins(path)
+    for rows in saved:
+        warn_of_stand_ins(rows)
     found = evaluation.compare_predictions(saved, gate=gate, loss_gate=loss_gate)
     print_output(found.to_record(), _comparison_lines(found), as_json=options.as_json)
     if options.summary is not None:

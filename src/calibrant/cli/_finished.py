@@ -61,8 +61,9 @@ def calibrate(options: Calibrate) -> None:
         _answer_fresh_rows(options, options.fresh_test)
         predictions = out
     if not options.head and options.embeddings is None:
+        rows = SavedRows.load(predictions)
         result = evaluation.calibrate_predictions(
-            SavedRows.load(predictions),
+            rows,
             target_accuracy=options.target_accuracy,
             delta=options.delta,
             looks=options.looks,
@@ -70,7 +71,7 @@ def calibrate(options: Calibrate) -> None:
         )
         result = result.keeping_certificate(out)
         files = ", ".join(file.name for file in result.write(out))
-        _warn(predictions, saved=result.fingerprint is not None)
+        _warn(rows, predictions, saved=result.fingerprint is not None)
         promise = _promise_lines(result, run=predictions, out=out)
         lines = [*_calibration_lines(result), *promise, f"Files in {out}: {files}"]
         print_output(result.to_record(), lines, as_json=options.as_json)
@@ -82,7 +83,7 @@ def calibrate(options: Calibrate) -> None:
     embeddings = False if options.no_embeddings else options.embeddings
     learned = evaluation.learn_head(predictions, seed=seed, embeddings=embeddings)
     file = learned.write(out)
-    _warn(predictions, saved=True)
+    _warn(SavedRows.load(predictions), predictions, saved=True)
     record = {**learned.to_record(), "file": str(file)}
     print_output(record, _head_lines(learned, file), as_json=options.as_json)
 
@@ -125,17 +126,17 @@ def _head_lines(found: LearnedHead, file: Path) -> Iterator[str]:
     yield f"File: {file}{words}"
 
 
-def warn_of_stand_ins(path: Path) -> None:
+def warn_of_stand_ins(rows: SavedRows) -> None:
     """Print a warning of saved rows, or a student's, whose answers are a larger model's labels."""
-    if SavedRows.load(path).has_stand_ins:
+    if rows.has_stand_ins:
         say(
-            f"warning: {path} has no true label of some rows, and the model's own in their place: what is said of "
+            f"warning: {rows.name} has no true label of some rows, and the model's own in their place: what is said of "
             "these rows is agreement with that model, not being right."
         )
 
 
-def _warn(path: Path, *, saved: bool) -> None:
-    warn_of_stand_ins(path)
+def _warn(rows: SavedRows, path: Path, *, saved: bool) -> None:
+    warn_of_stand_ins(rows)
     why = unfinished(path)
     if why is not None:
         say(f"warning: {path} {why}: only the rows that are there were used.")

@@ -285,9 +285,10 @@ def _tell_of_missing_heads(found: CascadePlan, members: Sequence[_Member]) -> No
 
 def _open_runs(paths: Sequence[Path], *, advice: str) -> list[RecordedRun]:
     """Read runs; warn about incomplete ones."""
-    runs = [recorded_run(path) for path in paths]
-    for path in paths:
-        warn_of_stand_ins(path)
+    saved = [SavedRows.load(path) for path in paths]
+    runs = list(map(recorded_run, saved))
+    for path, rows in zip(paths, saved, strict=True):
+        warn_of_stand_ins(rows)
         reason = unfinished(path)
         if reason is not None:
             say(f"warning: {path} {reason}: {advice}.")
