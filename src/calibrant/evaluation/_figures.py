@@ -108,13 +108,13 @@ def _history_of_texts(predictions: SavedRows, labels: LabelSet) -> PredictionHis
     texts = SeenTexts()
     places = []
     answers = []
-    for place, row in enumerate(predictions.rows()):
+    for place, text in enumerate(predictions.inputs):
         key = None
-        if row.input is not None:
-            key = text_hash(row.input)
-        if texts.add(key, sketch_of(row.values)):
+        if text is not None:
+            key = text_hash(text)
+        if texts.add(key, None):
             places.append(place)
-            answers.append(row.label)
+            answers.append(predictions.labels[place])
     if len(places) == len(predictions):
         return None
     return PredictionHistory.of(
